@@ -28,7 +28,7 @@ from kernelmark.api.results import Results
 from kernelmark.core.micro import benchmark_name
 from kernelmark.core.result import Result, Status
 from kernelmark.micro import registry
-from kernelmark.micro.execute import execute, open_rig
+from kernelmark.micro.session import execute, open_rig
 from kernelmark.stores.roofs import roofs_of
 from kernelmark_dev import evidence
 

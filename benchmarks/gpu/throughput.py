@@ -31,7 +31,7 @@ from kernelmark.core.timing import Timing
 from kernelmark.measure.protocol import PHASES
 from kernelmark.runners.events import CaseFinished
 from kernelmark.runners.local import LocalRunner
-from kernelmark.workloads import axes, select, suites
+from kernelmark.workloads import select, suites
 from kernelmark_dev import evidence
 
 RESULTS = Path(__file__).parent.parent / "results" / "gpu_throughput.json"
@@ -53,7 +53,7 @@ def problems(count: int) -> list[Problem]:
     weights = dict.fromkeys((p.dims["n"], p.dims["k"]) for p in found.values())
     for m in TOKENS:
         for n, k in weights:
-            for problem in axes.expand("gemm", [f"m={m}", f"n={n}", f"k={k}", "tb=t"], ["bf16"]):
+            for problem in select.expand("gemm", [f"m={m}", f"n={n}", f"k={k}", "tb=t"], ["bf16"]):
                 found.setdefault(problem.key, problem)
     sized = [p for p in found.values() if p.dims["m"] * p.dims["n"] * p.dims["k"] < 2**40]
     return select.sample(sized, count, seed=1)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kernelmark.backends import _source
-from kernelmark.gpu.table import CUDA
+from kernelmark.gpu.library import CUDA
 from kernelmark.micro import _kernels
 
 _SIZES = {"u8": 1, "u16": 2, "u32": 4, "int": 4, "float": 4, "u64": 8, "double": 8}

@@ -17,8 +17,8 @@ from unittest import mock
 
 from kernelmark.core.errors import CompileError
 from kernelmark.gpu import driver as drivers
+from kernelmark.gpu.library import CUDA
 from kernelmark.gpu.rtc import Binary
-from kernelmark.gpu.table import CUDA
 from kernelmark.host.cache import digest
 from kernelmark.host.permissions import private_folder, temporary_folder
 from kernelmark.kernels import rtc
@@ -109,7 +109,7 @@ def emulated(memory_bytes: int = 2**30, block: int = 128, devices: int = 1) -> I
     driver = drivers.Driver(CUDA, EmulatedLibrary(memory_bytes, devices))  # type: ignore[arg-type]
     targets = {
         "kernelmark.devices._gpu.compile_source": compile_for_emulation,
-        "kernelmark.devices._gpu_project.compile_source": compile_for_emulation,
+        "kernelmark.devices._gpu_memory.compile_source": compile_for_emulation,
         "kernelmark.micro._gpu_rig.compile_source": compile_for_emulation,
         "kernelmark.backends.rtc.compile_source": compile_for_emulation,
         "kernelmark.backends._source.compile_source": compile_for_emulation,

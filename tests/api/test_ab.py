@@ -8,7 +8,7 @@ import pytest
 
 from kernelmark import ops
 from kernelmark.api.ab import AbPlan, Rounds, compare_sides, failing, outcome
-from kernelmark.compare import fail_on
+from kernelmark.compare import alarms
 from kernelmark.core.environment import Environment
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, Result, Run, RunState, Status
@@ -68,7 +68,7 @@ def report(*rows: Row) -> AbReport:
     ],
 )
 def test_exit_codes(rows, words, code):
-    limits = fail_on.parse(words) if words else None
+    limits = alarms.parse(words) if words else None
     found = report(*rows)
     assert outcome(found, limits) == code
     assert (code == 1) == bool(failing(found, limits))

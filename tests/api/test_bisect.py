@@ -9,8 +9,7 @@ import pytest
 
 from kernelmark import ops
 from kernelmark.api.bisect import Question, bisect, comment, document, forget
-from kernelmark.api.candidates import Configs, Wheels, Where, read_configs, read_wheels
-from kernelmark.api.checkouts import BuildFailed
+from kernelmark.api.checkouts import BuildFailed, Configs, Wheels, Where, read_configs, read_wheels
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.result import Block, Case, Measurement, Result, Status, StopReason
 from kernelmark.runners.ab import ROUND, Rule

@@ -9,7 +9,7 @@ import pytest
 
 from kernelmark import ops
 from kernelmark.api.judge import Rules, change_of, judge, looks_for, verdict_again
-from kernelmark.compare import fail_on
+from kernelmark.compare import alarms
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import NothingToDo
 from kernelmark.core.reason import Reason
@@ -106,7 +106,7 @@ def test_what_is_confirmed_alarms(night):
 
 
 def test_a_limit_spares_what_is_below_it(night):
-    limits = fail_on.parse(["slower:10%"])
+    limits = alarms.parse(["slower:10%"])
     assert night(gemm(8, 1.05), confirm=agreeing, limits=limits)[0].code == 0
 
 

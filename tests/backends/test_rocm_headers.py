@@ -22,7 +22,7 @@ from kernelmark import devices, ops
 from kernelmark.backends import hipblaslt, rocblas
 from kernelmark.core.errors import CaseError, UsageError
 from kernelmark.gpu import driver as drivers
-from kernelmark.gpu import table as hip_table
+from kernelmark.gpu import library as hip_table
 from kernelmark.gpu.architectures import absent
 from kernelmark.gpu.library import find_library, first_of, rocm_places
 from kernelmark.testing.backends import bench

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from kernelmark.compare.alarms import level_s, screened_again, suspects
 from kernelmark.compare.history import History, story
-from kernelmark.compare.suspects import level_s, screened_again, suspects
 from kernelmark.compare.verdicts import Audit
 from kernelmark.core.result import Mode, Status
 from kernelmark.core.verdict import VerdictStatus

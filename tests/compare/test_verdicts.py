@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernelmark.compare import fail_on, rulefile, rules
+from kernelmark.compare import alarms, rulefile, rules
 from kernelmark.compare.match import Pair
 from kernelmark.compare.rules.ratio import rule as ratio
 from kernelmark.compare.verdicts import compare
@@ -120,35 +120,35 @@ def verdict(status: str, ratio_: float | None = None) -> Verdict:
 
 
 def test_fail_on():
-    usual = fail_on.FailOn()
+    usual = alarms.FailOn()
     assert verdict("slower", 1.001) in usual
     assert verdict("broken") in usual
     assert verdict("gone") not in usual
-    sized = fail_on.parse(["slower:3%", "gone"])
+    sized = alarms.parse(["slower:3%", "gone"])
     assert verdict("slower", 1.02) not in sized
     assert verdict("slower", 1.03) in sized
     assert verdict("slower", 103e-6 / 100e-6) in sized, "1.0299999999999998"
     assert verdict("slower", 1.0299999) not in sized
     assert verdict("gone") in sized
     assert verdict("broken") not in sized
-    assert verdict("broken") not in fail_on.parse(["none"])
-    assert verdict("faster", 1 / 1.05) in fail_on.parse(["faster:4"])
+    assert verdict("broken") not in alarms.parse(["none"])
+    assert verdict("faster", 1 / 1.05) in alarms.parse(["faster:4"])
     assert "slower" not in usual
 
 
 @pytest.mark.parametrize("word", ["slowish", "", "slower:", "slower:x%", "slower:-1%", "broken:3%"])
 def test_fail_on_refuses(word):
     with pytest.raises(UsageError):
-        fail_on.parse([word])
+        alarms.parse([word])
 
 
 def test_a_share_is_not_taken_for_a_percentage():
     with pytest.raises(UsageError) as refused:
-        fail_on.parse(["slower:0.03"])
+        alarms.parse(["slower:0.03"])
     assert "slower:3%" in refused.value.hint
-    assert verdict("slower", 1.0004) in fail_on.parse(["slower:0.03%"])
-    assert verdict("slower", 1.004) not in fail_on.parse(["slower:0.5"])
-    assert verdict("slower", 1.0) in fail_on.parse(["slower:0"])
+    assert verdict("slower", 1.0004) in alarms.parse(["slower:0.03%"])
+    assert verdict("slower", 1.004) not in alarms.parse(["slower:0.5"])
+    assert verdict("slower", 1.0) in alarms.parse(["slower:0"])
 
 
 def test_every_preset_has_its_name_and_settings():
@@ -214,13 +214,13 @@ def test_golden_tot_holds_nothing(make_result, make_set, tmp_path):
 
 
 def test_fail_on_held():
-    assert not fail_on.parse(["slower"]).held
-    assert fail_on.parse(["held"]) == fail_on.FailOn(held=True)
-    both = fail_on.parse(["slower:3%", "held"])
+    assert not alarms.parse(["slower"]).held
+    assert alarms.parse(["held"]) == alarms.FailOn(held=True)
+    both = alarms.parse(["slower:3%", "held"])
     assert both.held
     assert verdict("slower", 1.02) not in both
     assert verdict("broken") in both
-    assert verdict("broken") not in fail_on.parse(["slower", "held"])
+    assert verdict("broken") not in alarms.parse(["slower", "held"])
 
 
 def test_what_failed_alike_on_both_sides_is_told_once(make_result, make_set):

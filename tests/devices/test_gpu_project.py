@@ -10,7 +10,7 @@ import pytest
 
 from kernelmark import devices, ops
 from kernelmark.core.problem import Problem
-from kernelmark.devices import _gpu_project
+from kernelmark.devices import _gpu_memory
 from kernelmark.devices.base import ArgumentSet, Device, Tensor
 from kernelmark.numerics import project as numpy_project
 from kernelmark.numerics.floats import encode, storage
@@ -97,8 +97,8 @@ def test_columns_split_over_blocks_are_the_same(
     gpu: Device, cpu: Device, problem: Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = projected(cpu, problem)
-    monkeypatch.setattr(_gpu_project, "_FEWEST_COLS", {"along": 32, "across": 1})
-    monkeypatch.setattr(_gpu_project, "_BLOCKS_PER_UNIT", 1000)
+    monkeypatch.setattr(_gpu_memory, "_FEWEST_COLS", {"along": 32, "across": 1})
+    monkeypatch.setattr(_gpu_memory, "_BLOCKS_PER_UNIT", 1000)
     assert_same(projected(gpu, problem), expected)
 
 

@@ -16,7 +16,7 @@ from kernelmark.cli.main import prepared
 from kernelmark.cli.run import RunOptions
 from kernelmark.cli.run_output import NEXT
 from kernelmark.core.dtype import dtype
-from kernelmark.workloads import axes, suites
+from kernelmark.workloads import select, suites
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -124,4 +124,4 @@ def test_the_command_parses(page, line):
     for op in selection.ops:
         assert op in ops.registry
         if selection.axes:
-            assert axes.expand(op, selection.axes, selection.dtypes)
+            assert select.expand(op, selection.axes, selection.dtypes)

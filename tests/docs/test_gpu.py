@@ -12,7 +12,7 @@ import pytest
 
 from kernelmark.backends import registry
 from kernelmark.gpu import clang, rtc
-from kernelmark.gpu.table import CUDA, HIP
+from kernelmark.gpu.library import CUDA, HIP
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")

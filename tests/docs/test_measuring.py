@@ -28,7 +28,7 @@ from kernelmark.core.tensor import TensorSpec
 from kernelmark.core.timing import PRESETS, Cache, Duty, Strain, Timer, Timing
 from kernelmark.devices._gpu import GpuDevice
 from kernelmark.devices.base import GUARD_BYTES
-from kernelmark.measure import advice, audit, blocks, check, loop, protocol, sets, warmup
+from kernelmark.measure import audit, blocks, check, loop, protocol, sets, warmup
 from kernelmark.ops import parse
 from kernelmark.ops.base import SCATTERED
 from kernelmark.report import results, summary
@@ -124,18 +124,18 @@ def some_warnings() -> list[Reason]:
     one_block = interval.measured_interval([block(1.0, 1.1, 1.2)])
     one_sample = interval.measured_interval([block(1.0)])
     found = [
-        *advice.interval_warnings(wide, 0.02),
-        *advice.interval_warnings(one_block, 0.02),
-        *advice.interval_warnings(one_sample, 0.02),
-        *advice.reliability_warnings([block(1.0), block(9.0)], wildly, 3),
-        *advice.audit_warnings([block(9.0), block(1.0), block(1.0)], [0], audit.FACTOR),
-        *advice.warmup_warnings(unsettled, timing),
-        *advice.sample_warnings([block(1.0)], timing, fallbacks=2),
-        *advice.block_warnings([block(1.0, load=1.5)], 2, Duty.SUSTAINED),
-        *advice.block_warnings(
+        *blocks.interval_warnings(wide, 0.02),
+        *blocks.interval_warnings(one_block, 0.02),
+        *blocks.interval_warnings(one_sample, 0.02),
+        *blocks.reliability_warnings([block(1.0), block(9.0)], wildly, 3),
+        *blocks.audit_warnings([block(9.0), block(1.0), block(1.0)], [0], audit.FACTOR),
+        *blocks.warmup_warnings(unsettled, timing),
+        *blocks.sample_warnings([block(1.0)], timing, fallbacks=2),
+        *blocks.block_warnings([block(1.0, load=1.5)], 2, Duty.SUSTAINED),
+        *blocks.block_warnings(
             [block(1.0, clock_mhz=900), block(1.0, clock_mhz=1200)], 2, Duty.SUSTAINED
         ),
-        *advice.block_warnings([block(1.0, throttle=("power",))], 2, Duty.SUSTAINED),
+        *blocks.block_warnings([block(1.0, throttle=("power",))], 2, Duty.SUSTAINED),
     ]
     big = TensorSpec(name="a", shape=(2**20,), dtype="f32")
     small = sets.plan_sets([big], cache=Cache.COLD, cache_bytes=2**30, free_bytes=2**25)
@@ -200,7 +200,7 @@ def test_every_warning_is_in_the_table_and_nothing_else_is():
         assert re.fullmatch(shape, one), one.code
 
 
-@pytest.mark.parametrize("module", [advice, interval, sets, summary])
+@pytest.mark.parametrize("module", [blocks, interval, sets, summary])
 def test_no_warning_was_forgotten(module):
     """A warning that is added to the code has to be added to the page and to `some_warnings`."""
     source = Path(module.__file__).read_text(encoding="utf-8")

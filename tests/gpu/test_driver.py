@@ -11,8 +11,8 @@ import pytest
 from kernelmark.core.errors import OutOfMemory, UsageError
 from kernelmark.gpu import driver as drivers
 from kernelmark.gpu.driver import Driver, GpuError, pack
+from kernelmark.gpu.library import CUDA, HIP, HIP_ARCH_OFFSET, Table
 from kernelmark.gpu.objects import kernel_names
-from kernelmark.gpu.table import CUDA, HIP, HIP_ARCH_OFFSET, Table
 from kernelmark_dev.raising import raises, raises_code, tells
 
 both = pytest.mark.parametrize("table", [CUDA, HIP], ids=["cuda", "hip"])

@@ -21,7 +21,7 @@ int hipGetDevicePropertiesR0600(void *p, int d) { (void)p, (void)d; return 1; }
 FIND = (
     "import sys\n"
     "from kernelmark.gpu.driver import find_library\n"
-    "from kernelmark.gpu.table import HIP\n"
+    "from kernelmark.gpu.library import HIP\n"
     "print(find_library(HIP)._name)\n"
     "assert 'torch' not in sys.modules\n"
 )

@@ -17,8 +17,7 @@ import pytest
 
 from kernelmark.backends import hipblaslt
 from kernelmark.gpu import rtc
-from kernelmark.gpu.library import path_of
-from kernelmark.gpu.table import HIP, HIP_ARCH_OFFSET, HIP_PROPERTIES_BYTES
+from kernelmark.gpu.library import HIP, HIP_ARCH_OFFSET, HIP_PROPERTIES_BYTES, path_of
 
 HERE = Path(__file__).parent
 MODEL = HERE.parent / "devices" / "fakegpu.c"

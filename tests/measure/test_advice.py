@@ -9,7 +9,7 @@ import pytest
 from kernelmark.core.reason import read_reason
 from kernelmark.core.result import Block
 from kernelmark.core.units import time_text
-from kernelmark.measure.advice import reliability_warnings
+from kernelmark.measure.blocks import reliability_warnings
 from kernelmark.stats.interval import Interval
 
 

@@ -14,8 +14,13 @@ from hypothesis import strategies as st
 from kernelmark.core.result import Block, StopReason
 from kernelmark.core.timing import Timing
 from kernelmark.devices.fake import Script
-from kernelmark.measure.advice import interval_warnings
-from kernelmark.measure.blocks import block_seconds, interval_of, merge, stop_reason
+from kernelmark.measure.blocks import (
+    block_seconds,
+    interval_of,
+    interval_warnings,
+    merge,
+    stop_reason,
+)
 from kernelmark.stats.interval import Interval, measured_interval
 
 

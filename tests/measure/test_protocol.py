@@ -11,7 +11,7 @@ from kernelmark.core.result import UNRELIABLE, Block, Check, Fault, Measurement,
 from kernelmark.core.timing import Strain
 from kernelmark.devices.fake import FakeDevice, Script
 from kernelmark.measure import loop
-from kernelmark.measure.advice import audit_warnings
+from kernelmark.measure.blocks import audit_warnings
 from kernelmark.measure.check import PendingCheck, check_audit_time, combine
 from kernelmark.measure.protocol import PHASES, _BlockLoop
 from kernelmark.measure.sets import MAX_RECORDED_SETS, BoundBlock

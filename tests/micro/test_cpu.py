@@ -21,8 +21,8 @@ from kernelmark.core.result import Status
 from kernelmark.micro import registry
 from kernelmark.micro._cpu_rig import Passes
 from kernelmark.micro.benchmarks import incore
-from kernelmark.micro.execute import execute, open_rig
 from kernelmark.micro.rig import CHUNK_BYTES
+from kernelmark.micro.session import execute, open_rig
 
 pytestmark = pytest.mark.usefixtures("compiler")
 KIB, MIB = 2**10, 2**20

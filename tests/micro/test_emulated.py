@@ -16,8 +16,8 @@ from kernelmark.gpu.driver import Driver
 from kernelmark.micro import _kernels, registry
 from kernelmark.micro.base import GPUS
 from kernelmark.micro.benchmarks import roofline
-from kernelmark.micro.execute import execute, open_rig
 from kernelmark.micro.rig import Timed
+from kernelmark.micro.session import execute, open_rig
 from kernelmark.testing.micro import RATES, TIMES, check_spreads
 from kernelmark_dev import emulator
 

@@ -14,8 +14,8 @@ from kernelmark.core.errors import CodecError, UsageError
 from kernelmark.core.metric import MARGIN, Metric, PointColumn, impossible
 from kernelmark.core.result import Result, Status
 from kernelmark.micro import registry
-from kernelmark.micro.execute import execute, open_rig
 from kernelmark.micro.hardware import Hardware
+from kernelmark.micro.session import execute, open_rig
 from kernelmark.testing.micro import micro_result
 from kernelmark_dev.raising import raises, raises_code
 

@@ -7,8 +7,8 @@ import pytest
 from kernelmark.core.result import Status
 from kernelmark.micro import registry
 from kernelmark.micro._gpu_rig import GpuRig, no_cycles
-from kernelmark.micro.execute import execute, open_rig
 from kernelmark.micro.rig import Samples
+from kernelmark.micro.session import execute, open_rig
 from kernelmark_dev import emulator
 
 KIB = 2**10

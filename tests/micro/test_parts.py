@@ -17,7 +17,7 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CompileError, UsageError
 from kernelmark.core.metric import Metric, impossible
 from kernelmark.core.result import Status
-from kernelmark.micro import _chase, _kernels, _windows, execute, hardware, registry, session
+from kernelmark.micro import _chase, _kernels, _windows, hardware, registry, session
 from kernelmark.micro.base import MicroRun, Parameter
 from kernelmark.micro.benchmarks import incore, small_kernels
 from kernelmark.micro.rig import CHUNK_BYTES, Samples
@@ -360,10 +360,10 @@ class TestLaunchFit:
 class TestUnsteady:
     def test_points_that_spread_are_counted(self):
         rows = [{"spread": 0.02}, {"spread": 0.4}, {"spread": None}, {"size": 3}]
-        (note,) = execute._unsteady(rows)
+        (note,) = session._unsteady(rows)
         assert note.startswith("1 of 2 points spread by over 25 %: did other work run?")
         assert "--points" in note
-        assert execute._unsteady([{"spread": 0.02}, {"size": 3}]) == []
+        assert session._unsteady([{"spread": 0.02}, {"size": 3}]) == []
 
 
 class TestIncore:

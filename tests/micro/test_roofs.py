@@ -16,7 +16,7 @@ from kernelmark.devices.cpu import CpuDevice
 from kernelmark.micro import registry, session
 from kernelmark.micro._cpu_rig import CpuRig, confirmed
 from kernelmark.micro.benchmarks import stream, vector
-from kernelmark.micro.execute import execute
+from kernelmark.micro.session import execute
 from kernelmark.stores.roofs import newest
 from kernelmark.testing.micro import micro_result
 from kernelmark_dev.raising import raises

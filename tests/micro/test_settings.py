@@ -9,7 +9,7 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.result import Status
 from kernelmark.micro import registry
 from kernelmark.micro.base import MODES, fitting, rounded
-from kernelmark.micro.execute import execute, open_rig
+from kernelmark.micro.session import execute, open_rig
 from kernelmark_dev import emulator
 from kernelmark_dev.raising import raises
 

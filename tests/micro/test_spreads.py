@@ -11,8 +11,8 @@ from kernelmark.core.result import Status
 from kernelmark.micro import registry
 from kernelmark.micro._cpu_rig import Passes
 from kernelmark.micro.base import SPREAD
-from kernelmark.micro.execute import execute, open_rig
 from kernelmark.micro.rig import spread_of, widest
+from kernelmark.micro.session import execute, open_rig
 from kernelmark.testing.micro import RATES, TIMES
 
 KIB, MIB = 2**10, 2**20

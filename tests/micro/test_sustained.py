@@ -10,8 +10,8 @@ from kernelmark.core.result import Telemetry
 from kernelmark.gpu import telemetry
 from kernelmark.micro import registry
 from kernelmark.micro.benchmarks import roofline
-from kernelmark.micro.execute import execute, open_rig
 from kernelmark.micro.rig import Samples, Timed, together
+from kernelmark.micro.session import execute, open_rig
 from kernelmark_dev import emulator
 
 MIB = 2**20

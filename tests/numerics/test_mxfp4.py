@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelmark.numerics.floats import encode
-from kernelmark.numerics.mxfp4 import GROUP, dequantise, quantise, rounded, scale_codes
+from kernelmark.numerics.floats import GROUP, dequantise, encode, quantise, rounded, scale_codes
 
 GRID = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 bf16 = st.integers(0, 2**16 - 1).filter(lambda bits: (bits >> 7) & 0xFF not in (0, 0xFE, 0xFF))

@@ -11,7 +11,7 @@ from kernelmark.core import codec
 from kernelmark.core.result import ResultSet, RunState
 from kernelmark.stores import open_store
 from kernelmark.stores.tokens import Scope
-from kernelmark.web import access
+from kernelmark.web import ingest
 from kernelmark.web.app import create_app
 from kernelmark.web.ingest import Limits
 from kernelmark.web.source import Source
@@ -212,8 +212,8 @@ def test_guessing_tokens_is_slowed_down(client, monkeypatch):
 
 def test_the_limiter_forgets(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(access.time, "monotonic", lambda: now[0])
-    limiter = access.Limiter(1)
+    monkeypatch.setattr(ingest.time, "monotonic", lambda: now[0])
+    limiter = ingest.Limiter(1)
     assert limiter.wait_s("a") == 0
     assert limiter.wait_s("a") > 0
     assert limiter.wait_s("b") == 0

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from kernelmark.core.errors import ProblemError, UsageError
 from kernelmark.core.problem import parse_value
-from kernelmark.workloads import axes
-from kernelmark.workloads.axes import Axis, expand, parse
+from kernelmark.workloads import select
+from kernelmark.workloads.select import Axis, expand, parse
 from kernelmark_dev.raising import raises
 
 names = st.text(string.ascii_lowercase + string.digits + "_", min_size=1, max_size=8).filter(
@@ -160,9 +160,9 @@ def test_products_that_explode_are_refused_with_their_size(given):
 
 
 def test_the_largest_product_allowed_is_not_refused():
-    axes.check_count(axes.MAX_PROBLEMS, "m")
+    select.check_count(select.MAX_PROBLEMS, "m")
     with pytest.raises(UsageError):
-        axes.check_count(axes.MAX_PROBLEMS + 1, "m")
+        select.check_count(select.MAX_PROBLEMS + 1, "m")
 
 
 @pytest.mark.parametrize("bad", ["m=0", "m=-1", "m=1099511627776", "m=0.5", "m=yes"])

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from kernelmark.core.errors import UsageError
 from kernelmark.workloads import suites
-from kernelmark.workloads.axes import expand
-from kernelmark.workloads.select import matching, sample, stratum
+from kernelmark.workloads.select import expand, matching, sample, stratum
 from kernelmark_dev.raising import raises
 
 MIXED = [

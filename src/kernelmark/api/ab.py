@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kernelmark.api.load import check_name
 from kernelmark.api.roofs import known_roofs
-from kernelmark.compare.fail_on import FailOn
+from kernelmark.compare.alarms import FailOn
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.metric import Roof

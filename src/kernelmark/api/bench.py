@@ -40,8 +40,7 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, KernelInfo, Result, ResultSet, Run, RunState
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.core.timing import Timing
-from kernelmark.core.units import plain_number
-from kernelmark.core.wording import join_and, join_commas
+from kernelmark.core.units import join_and, join_commas, plain_number
 from kernelmark.devices.base import ArgumentSet, Device, Stream, Tensor
 from kernelmark.host.processes import existing_objects_frozen
 from kernelmark.measure.protocol import measure

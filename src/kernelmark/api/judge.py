@@ -16,9 +16,8 @@ from kernelmark.api.compare import compare, history
 from kernelmark.api.nightly_file import Nightly
 from kernelmark.api.plan import Plan
 from kernelmark.api.run import Conduct, measure
-from kernelmark.compare.fail_on import FailOn
+from kernelmark.compare.alarms import LEAST, FailOn, level_s, screened_again, suspects
 from kernelmark.compare.history import MIN_EFFECT, History, Story, counted_s
-from kernelmark.compare.suspects import LEAST, level_s, screened_again, suspects
 from kernelmark.compare.verdicts import ALARMS, HELD
 from kernelmark.core.errors import KernelmarkError, NothingToDo
 from kernelmark.core.reason import Reason, shorten

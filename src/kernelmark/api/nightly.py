@@ -30,7 +30,7 @@ from kernelmark.api.nightly_file import Nightly, RunTable, expanded
 from kernelmark.api.plan import Plan, plan
 from kernelmark.api.roofs import known_roofs, measure_roofs
 from kernelmark.api.run import Conduct, measure
-from kernelmark.compare import fail_on
+from kernelmark.compare import alarms
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.files import json_text, write_whole
 from kernelmark.core.metric import Roof
@@ -274,7 +274,7 @@ class _Night:
             min_effect=file.judge.min_effect,
             canaries=file.canaries.suite,
             baseline=file.judge.baseline,
-            limits=fail_on.parse(verdicts) if verdicts else fail_on.FailOn(),
+            limits=alarms.parse(verdicts) if verdicts else alarms.FailOn(),
             paired=file.base.given,
         )
 

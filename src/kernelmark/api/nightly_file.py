@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kernelmark.api.selection import Selection
+from kernelmark.compare.alarms import LEAST
 from kernelmark.compare.history import MIN_EFFECT
-from kernelmark.compare.suspects import LEAST
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import load_toml
 from kernelmark.core.flags import flags
@@ -193,7 +193,7 @@ def expanded(text: str) -> str:
 
 def _checked(nightly: Nightly, file: str) -> Nightly:
     from kernelmark.api.load import check_name
-    from kernelmark.compare import fail_on
+    from kernelmark.compare import alarms
 
     if not nightly.run:
         raise UsageError(f"{file}: [[run]] is missing", hint='[[run]]\n  suites = ["smoke"]')
@@ -204,7 +204,7 @@ def _checked(nightly: Nightly, file: str) -> Nightly:
             hint=f"known: {', '.join(WHEN)}",
         )
     if nightly.judge.fail_on:
-        fail_on.parse(nightly.judge.fail_on)
+        alarms.parse(nightly.judge.fail_on)
     limits = {
         "resume_h": nightly.resume_h,
         "setup.timeout_s": nightly.setup.timeout_s,

@@ -25,12 +25,11 @@ from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, Config
 from kernelmark.core.timing import Timing
-from kernelmark.core.units import counted
-from kernelmark.core.wording import join_and, join_commas
+from kernelmark.core.units import counted, join_and, join_commas
 from kernelmark.runners import targets
 from kernelmark.runners.session import UNKNOWN_NAME, unknown_config_error
-from kernelmark.workloads import axes as axis_grammar
 from kernelmark.workloads import select, suites
+from kernelmark.workloads import select as axis_grammar
 
 # Backends that measure canaries, in order: those least likely to be under test.
 _CANARY_BACKENDS = {"cpu": ("numpy",), "cuda": ("rtc", "cublaslt"), "hip": ("rtc",)}

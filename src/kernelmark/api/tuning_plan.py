@@ -23,7 +23,7 @@ from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Result, RunState
 from kernelmark.core.timing import Timing
-from kernelmark.core.wording import join_and
+from kernelmark.core.units import join_and
 from kernelmark.gpu.architectures import absent
 from kernelmark.runners import targets
 from kernelmark.runners.events import CaseFinished, Event, Note

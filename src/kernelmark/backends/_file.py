@@ -44,7 +44,7 @@ from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason, prefixed
 from kernelmark.core.result import Config, ConfigValue, KernelInfo
 from kernelmark.core.space import Space
-from kernelmark.core.wording import join_commas
+from kernelmark.core.units import join_commas
 from kernelmark.devices.base import ArgumentSet, Device, Stream, Tensor
 from kernelmark.ops._own import Definition, OwnOp
 

@@ -11,7 +11,7 @@ from kernelmark import devices, ops
 from kernelmark.core.errors import CaseError, UsageError
 from kernelmark.core.reason import Reason, prefixed
 from kernelmark.core.space import Space
-from kernelmark.core.wording import join_commas
+from kernelmark.core.units import join_commas
 
 PREPARE = ("problem", "config", "sets")
 

@@ -9,7 +9,7 @@ from kernelmark.core.errors import Unsupported
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, config_key
-from kernelmark.core.wording import join_and, join_commas, join_or
+from kernelmark.core.units import join_and, join_commas, join_or
 from kernelmark.ops.gemm_epilogue import usual_bias_type
 
 # Added to the summary of each backend that runs on AMD GPUs; docs/amd.md lists what was tested.

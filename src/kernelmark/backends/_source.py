@@ -33,7 +33,7 @@ from kernelmark.core.files import parse_toml
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, KernelInfo
-from kernelmark.core.wording import join_commas
+from kernelmark.core.units import join_commas
 from kernelmark.gpu.driver import Driver, pack
 from kernelmark.gpu.rtc import Binary, compile_source
 

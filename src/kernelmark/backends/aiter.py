@@ -31,7 +31,7 @@ from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue
 from kernelmark.core.space import Space
-from kernelmark.core.wording import join_commas
+from kernelmark.core.units import join_commas
 from kernelmark.devices.base import ArgumentSet, Device
 from kernelmark.ops.attention import scale
 

@@ -38,7 +38,7 @@ from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue, KernelInfo, config_key
 from kernelmark.core.space import Space
-from kernelmark.core.wording import join_commas
+from kernelmark.core.units import join_commas
 from kernelmark.devices.base import ArgumentSet, Device, Stream
 from kernelmark.devices.fake import FakeDevice
 from kernelmark.host.cache import DiskCache, cache_root, digest

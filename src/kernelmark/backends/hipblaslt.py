@@ -26,8 +26,7 @@ from kernelmark.core.result import Config, KernelInfo
 from kernelmark.core.space import Space
 from kernelmark.devices.base import ArgumentSet, Device
 from kernelmark.gpu import driver as drivers
-from kernelmark.gpu.library import first_of, missing_library, rocm_places
-from kernelmark.gpu.table import HIP
+from kernelmark.gpu.library import HIP, first_of, missing_library, rocm_places
 
 LIBRARIES = ("libhipblaslt.so.1", "libhipblaslt.so.0", "libhipblaslt.so")
 # More than any build has for one type of GEMM; hipblaslt-bench requests as many.

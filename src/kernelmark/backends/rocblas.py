@@ -38,8 +38,7 @@ from kernelmark.core.space import Space
 from kernelmark.core.units import duration_text
 from kernelmark.devices.base import ArgumentSet, Device, Stream
 from kernelmark.gpu import driver as drivers
-from kernelmark.gpu.library import first_of, missing_library, rocm_places
-from kernelmark.gpu.table import HIP
+from kernelmark.gpu.library import HIP, first_of, missing_library, rocm_places
 from kernelmark.host.processes import last_line, run_child
 
 LIBRARIES = ("librocblas.so.5", "librocblas.so.4", "librocblas.so")

@@ -19,7 +19,7 @@ from kernelmark.cli.ab_output import expected, lone, preview, put_report, refuse
 from kernelmark.cli.output import put_table, say
 from kernelmark.core.errors import UsageError
 from kernelmark.core.flags import below_one
-from kernelmark.core.wording import join_commas
+from kernelmark.core.units import join_commas
 from kernelmark.host.signals import command_age_s
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from kernelmark.api.ab import AbPlan, Rounds
     from kernelmark.cli.options import Outputs
-    from kernelmark.compare.fail_on import FailOn
+    from kernelmark.compare.alarms import FailOn
     from kernelmark.report.ab import AbReport
     from kernelmark.runners.ab import Budget, Event
 

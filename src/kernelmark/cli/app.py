@@ -15,16 +15,13 @@ from typer.main import get_command
 from kernelmark.cli import (
     ab,
     bisect,
+    ci,
     compare,
-    delete,
     doctor,
-    gate,
     history,
     iree,
-    lint_configs,
     listing,
     micro,
-    nightly,
     plot,
     report,
     roofs,
@@ -33,6 +30,7 @@ from kernelmark.cli import (
     show,
     transfer,
     tune,
+    tune_apply,
 )
 from kernelmark.cli.errors import Interrupted
 from kernelmark.cli.options import expand_options
@@ -47,22 +45,22 @@ _IN_ORDER: dict[str, Callable[..., Any] | typer.Typer] = {
     "report": report.report,
     "compare": compare.compare,
     "ab": ab.ab,
-    "gate": gate.gate,
+    "gate": ci.gate,
     "bisect": bisect.bisect,
     "history": history.history,
     "tune": tune.app,
     "iree": iree.app,
-    "lint-configs": lint_configs.lint_configs,
+    "lint-configs": tune_apply.lint_configs,
     "export": transfer.export,
     "import": transfer.import_results,
-    "delete": delete.delete,
+    "delete": transfer.delete,
     "micro": micro.micro,
     "roofs": roofs.roofs,
     "serve": serve.serve,
     "push": serve.push,
     "token": serve.token,
     "site": serve.site,
-    "nightly": nightly.nightly,
+    "nightly": ci.nightly,
 }
 
 

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernelmark.cli import ab as a
-from kernelmark.cli import gate as g
+from kernelmark.cli import ci as g
 from kernelmark.cli import options as o
 from kernelmark.cli.output import put_table, say
 from kernelmark.core.errors import UsageError
 from kernelmark.core.flags import below_one
+from kernelmark.core.units import join_and, join_commas
 from kernelmark.core.verdict import NOTHING
-from kernelmark.core.wording import join_and, join_commas
 
 if TYPE_CHECKING:
     from kernelmark.api.ab import AbPlan
     from kernelmark.api.bisect import Source
-    from kernelmark.api.candidates import Where
+    from kernelmark.api.checkouts import Where
     from kernelmark.runners.sides import Side
 
 CANDIDATES = "Candidates"
@@ -144,7 +144,7 @@ def _candidates(
     tell: Callable[[str], None],
 ) -> Iterator[tuple[Source, AbPlan]]:
     """Yield the candidates that the options name, and the plan of what is measured on each."""
-    from kernelmark.api import candidates as known
+    from kernelmark.api import checkouts as known
 
     kinds = {"--good": options.good, "--wheels": options.wheels, "--configs": options.configs}
     chosen = tuple(option for option, value in kinds.items() if value is not None)
@@ -181,7 +181,7 @@ def _side(options: CandidateOptions) -> Side:
 
 
 def _where(plan: AbPlan) -> Where:
-    from kernelmark.api.candidates import Where
+    from kernelmark.api.checkouts import Where
     from kernelmark.runners.jobs import threads_of
     from kernelmark.runners.targets import find
 

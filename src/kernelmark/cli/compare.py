@@ -14,8 +14,8 @@ from kernelmark.cli import options as o
 from kernelmark.cli.followups import extended, store_words
 from kernelmark.cli.output import check_drawable, draw, put_table, put_tables, say
 from kernelmark.core.errors import UsageError
+from kernelmark.core.units import join_or
 from kernelmark.core.verdict import VerdictStatus
-from kernelmark.core.wording import join_or
 
 if TYPE_CHECKING:
     from kernelmark.compare.verdicts import ComparedRow, Comparison
@@ -106,7 +106,7 @@ def compare(
     """
     from kernelmark.api.compare import compare as compare_runs
     from kernelmark.api.load import is_file
-    from kernelmark.compare import fail_on as failing
+    from kernelmark.compare import alarms as failing
     from kernelmark.core.units import counted
     from kernelmark.stores import open_store
 

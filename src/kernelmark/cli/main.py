@@ -65,7 +65,7 @@ def _run(argv: list[str]) -> int:
         argv, flags = prepared(argv)
         _open_streams()
         from kernelmark.cli.app import command
-        from kernelmark.cli.folders import notes
+        from kernelmark.cli.doctor import notes
         from kernelmark.cli.followups import redacted
         from kernelmark.cli.output import flush, say, show_all_columns
 

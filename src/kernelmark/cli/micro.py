@@ -18,8 +18,7 @@ from kernelmark.cli.followups import kept_by, redacted
 from kernelmark.cli.micro_pack import make_pack
 from kernelmark.cli.output import check_drawable, check_writable, flush, put_table, say
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
-from kernelmark.core.units import counted
-from kernelmark.core.wording import join_or
+from kernelmark.core.units import counted, join_or
 
 if TYPE_CHECKING:
     from kernelmark.api.results import Results

@@ -24,7 +24,7 @@ from kernelmark.core.errors import UsageError
 from kernelmark.core.flags import Flag, flags
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.timing import Timing
-from kernelmark.core.wording import join_and, join_or
+from kernelmark.core.units import join_and, join_or
 
 SELECTION = "Selection"
 MEASUREMENT = "Measurement"

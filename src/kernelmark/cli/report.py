@@ -13,7 +13,7 @@ from kernelmark.cli import options as o
 from kernelmark.cli.output import put, say
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import file_unwritable
-from kernelmark.core.wording import join_commas
+from kernelmark.core.units import join_commas
 
 if TYPE_CHECKING:
     from kernelmark.report.changes import Change

@@ -12,8 +12,7 @@ from kernelmark.cli import options as o
 from kernelmark.cli.followups import extended, kept_by, store_words
 from kernelmark.cli.output import check_drawable, check_writable, draw, put_table, say, write
 from kernelmark.core.errors import NothingToDo, UsageError
-from kernelmark.core.units import counted
-from kernelmark.core.wording import join_commas
+from kernelmark.core.units import counted, join_commas
 
 if TYPE_CHECKING:
     from kernelmark.core.environment import DeviceInfo

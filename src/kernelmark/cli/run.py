@@ -17,9 +17,8 @@ from kernelmark.cli import options as o
 from kernelmark.cli.followups import extended, redacted, rerun_words, store_words
 from kernelmark.cli.output import put_table, say
 from kernelmark.core.errors import NothingToDo, StoreError, UsageError
-from kernelmark.core.units import counted
+from kernelmark.core.units import counted, join_or
 from kernelmark.core.verdict import INTERRUPTED, NOTHING, SOME_FAILED
-from kernelmark.core.wording import join_or
 from kernelmark.host.signals import command_age_s
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kernelmark.cli.output import fancy, progress_bar, say, say_above
 from kernelmark.core.units import counted, duration_text, time_text
-from kernelmark.report.tuning_results import outcome_line
+from kernelmark.report.tuning import outcome_line
 from kernelmark.runners.events import DeviceLost, Note
 from kernelmark.tune.records.journal import is_screening
 from kernelmark.tune.search import progress as e

@@ -119,7 +119,7 @@ def check(
 
 def _put_checks(checks: Sequence[Check], outputs: o.Outputs) -> None:
     from kernelmark.core.files import csv_text, json_text
-    from kernelmark.report import tuning_results as report
+    from kernelmark.report import tuning as report
     from kernelmark.report.tables import markdown
 
     records, table = report.check_records(checks), report.check_table(checks)
@@ -189,7 +189,7 @@ def _for_roofs(place: str | None) -> Iterator[Store | None]:
 
 def _put(done: Tuned, outputs: o.Outputs) -> None:
     from kernelmark.report.tables import markdown
-    from kernelmark.report.tuning_results import by_worth, outcome_table
+    from kernelmark.report.tuning import by_worth, outcome_table
     from kernelmark.tune.records import results
 
     shown = by_worth(done.outcomes)

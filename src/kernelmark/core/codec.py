@@ -28,8 +28,8 @@ from kernelmark.core.metric import Roof
 from kernelmark.core.problem import Problem, parse_key
 from kernelmark.core.reason import Reason, prefixed, read_reason, reason_documents
 from kernelmark.core.result import OPTIONAL, Case, Result, ResultSet, Run
+from kernelmark.core.units import join_commas
 from kernelmark.core.verdict import Verdict
-from kernelmark.core.wording import join_commas
 
 VERSION = 1
 REASONS = "reasons"  # codes and fields of the sentences of an object, by the name of the field

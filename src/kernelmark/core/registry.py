@@ -10,6 +10,7 @@ import difflib
 import importlib
 import pkgutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
@@ -99,3 +100,13 @@ class Registry(Generic[T]):
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormatFacts:
+    """Facts about a file format. `versions` of the tool whose code defined it; `exactness`: what is
+    read or written exactly, and what is refused or reported; `checked`: how this was verified."""
+
+    versions: str
+    exactness: str
+    checked: str

@@ -19,6 +19,7 @@ from kernelmark.core.timing import Strain, Timer
 from kernelmark.core.units import bytes_text
 from kernelmark.devices._gpu_kind import info
 from kernelmark.devices._gpu_memory import (
+    Projector,
     Readback,
     elements,
     first_item,
@@ -27,7 +28,6 @@ from kernelmark.devices._gpu_memory import (
     item_count,
     pairs,
 )
-from kernelmark.devices._gpu_project import Projector
 from kernelmark.devices._replay import (
     Gate,
     GateReplay,

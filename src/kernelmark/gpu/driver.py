@@ -13,14 +13,14 @@ from typing import Any
 from kernelmark.core.errors import CaseError, OutOfMemory, UsageError
 from kernelmark.core.reason import Reason, prefixed
 from kernelmark.core.units import bytes_text
-from kernelmark.gpu.library import find_library
-from kernelmark.gpu.table import (
+from kernelmark.gpu.library import (
     CUDA,
     HIP,
     HIP_ARCH_BYTES,
     HIP_ARCH_OFFSET,
     HIP_PROPERTIES_BYTES,
     Table,
+    find_library,
 )
 
 _P = ctypes.c_void_p

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kernelmark.core.errors import CompileError, Unsupported
 from kernelmark.core.files import write_whole
-from kernelmark.core.wording import join_and, join_commas
+from kernelmark.core.units import join_and, join_commas
 from kernelmark.host.cache import sealed, unsealed
 from kernelmark.host.permissions import Unsafe, find_unsafe
 

@@ -27,8 +27,7 @@ from kernelmark.core.reason import Reason, read_reason
 from kernelmark.core.result import KernelInfo
 from kernelmark.gpu import clang, pack
 from kernelmark.gpu.clang import explain
-from kernelmark.gpu.library import first_of, mapped, missing_library, path_of
-from kernelmark.gpu.table import HIP
+from kernelmark.gpu.library import HIP, first_of, mapped, missing_library, path_of
 from kernelmark.host.cache import DiskCache, cache_root, digest
 from kernelmark.host.processes import last_line, run_child
 

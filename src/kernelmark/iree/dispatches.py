@@ -19,7 +19,7 @@ from kernelmark.core.files import write_whole
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import NO_REASON, Reason, prefixed
-from kernelmark.core.wording import join_and
+from kernelmark.core.units import join_and
 from kernelmark.iree.modules import (
     ModuleCall,
     Variant,

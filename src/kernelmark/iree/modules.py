@@ -40,8 +40,7 @@ from kernelmark.core.dtype import DTYPES, dtype
 from kernelmark.core.errors import CaseError, CompileError, UsageError, located
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
-from kernelmark.core.units import counted
-from kernelmark.core.wording import join_commas
+from kernelmark.core.units import counted, join_commas
 from kernelmark.kernels.mlir.base import DTYPE_OF, is_float
 from kernelmark.numerics.floats import decode, encode, storage
 

@@ -1,16 +1,19 @@
-"""Blocks: when there are enough of them, how long one is, and those of several processes."""
+"""Blocks of a measurement: the stop rule, merging, and warnings about them."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from kernelmark.core.errors import UsageError
-from kernelmark.core.result import Block, Measurement, StopReason
-from kernelmark.core.timing import Timing
-from kernelmark.measure.advice import INTERVAL_WARNINGS, interval_warnings, reliability_warnings
+from kernelmark.core.reason import Reason
+from kernelmark.core.result import DISAGREEMENT, Block, Measurement, StopReason
+from kernelmark.core.timing import Duty, Timing
+from kernelmark.core.units import counted, join_commas, spread_text, time_text
+from kernelmark.measure.warmup import Warmup
 from kernelmark.stats.interval import (
     LEVEL,
     Interval,
@@ -19,6 +22,211 @@ from kernelmark.stats.interval import (
     widened,
     with_samples,
 )
+
+# A disturbance below these fractions is within the spread of the samples.
+LOAD_SHARE = 0.1
+CLOCK_SHARE = 0.03
+# Warnings about the interval, which merging several processes recomputes.
+INTERVAL_WARNINGS = (
+    "interval-above-target",
+    "interval-one-sample",
+    "interval-one-block",
+    "few-blocks",
+    "blocks-disagree",
+)
+
+
+def interval_warnings(interval: Interval, target: float | None) -> list[Reason]:
+    """Warn about an interval that is wider than `target`, or that has too few blocks."""
+    if interval.note:
+        return [interval.note]
+    width = interval.rel_half_width
+    if target is None or width <= target:
+        return []
+    return [
+        Reason(
+            f"interval: {spread_text(width)} is above the target of "
+            f"{spread_text(target)}: allow more time (--max-s) or more blocks (max_allocations)",
+            "interval-above-target",
+            width=width,
+            target=target,
+        )
+    ]
+
+
+def reliability_warnings(blocks: Sequence[Block], interval: Interval, wanted: int) -> list[Reason]:
+    """Warn about fewer than `wanted` blocks, and about blocks that disagree."""
+    warnings = []
+    if len(blocks) < wanted:
+        warnings.append(
+            Reason(
+                f"unreliable: {len(blocks)} of {wanted} blocks were measured, so it is"
+                " not ranked: allow more time (--max-s)",
+                "few-blocks",
+                blocks=len(blocks),
+                wanted=wanted,
+            )
+        )
+    if len(blocks) > 1 and interval.high_s > DISAGREEMENT * interval.low_s:
+        medians = [block.median_s for block in blocks]
+        low_s, high_s = min(medians), max(medians)
+        # A few blocks that differ little still leave a wide interval.
+        wider = interval.low_s < low_s or interval.high_s > high_s
+        bounds = (
+            {"interval_low_s": interval.low_s, "interval_high_s": interval.high_s}
+            if wider and math.isfinite(interval.high_s)
+            else {}
+        )
+        leaves = (
+            f", which leaves an interval from {time_text(interval.low_s)} to"
+            f" {time_text(interval.high_s)}"
+        )
+        warnings.append(
+            Reason(
+                f"unreliable: blocks took from {time_text(low_s)} to {time_text(high_s)}"
+                f"{leaves if bounds else ''}, so it is not ranked: measure on a quiet machine, or"
+                " allow more blocks (max_allocations)",
+                "blocks-disagree",
+                low_s=low_s,
+                high_s=high_s,
+                **bounds,
+            )
+        )
+    return warnings
+
+
+def audit_warnings(blocks: Sequence[Block], audited: Sequence[int], factor: float) -> list[Reason]:
+    """Warn if audited blocks took more than `factor` times the median block: a kernel may have
+    skipped work in blocks that were not audited."""
+    if not audited:
+        return []
+    median_s = statistics.median(block.median_s for block in blocks)
+    audited_s = min(blocks[number].median_s for number in audited)
+    if audited_s <= factor * median_s:
+        return []
+    return [
+        Reason(
+            "unreliable: a block whose work was audited took "
+            f"{time_text(audited_s)}, the median block {time_text(median_s)}, so"
+            " it is not ranked: measure on a quiet machine",
+            "audited-slower",
+            audited_s=audited_s,
+            median_s=median_s,
+        )
+    ]
+
+
+def block_warnings(blocks: Sequence[Block], cores: int, duty: Duty) -> list[Reason]:
+    """Warn about load by other processes, a changing clock and throttling, from telemetry."""
+    sustained = duty is not Duty.BURST
+    return [
+        *_load(blocks, cores),
+        *_clock(blocks, sustained=sustained),
+        *_throttle(blocks, sustained=sustained),
+    ]
+
+
+def warmup_warnings(warmup: Warmup, timing: Timing) -> list[Reason]:
+    """Warn about a warm-up that ended before time and clock had settled."""
+    if warmup.settled or len(warmup.trace_s) < 2 or timing.warmup_s == 0:
+        return []
+    return [
+        Reason(
+            f"times had not settled after {warmup.seconds:.2g} s of warm-up: raise"
+            f" warmup_s (now {timing.warmup_s:g})",
+            "not-settled",
+            seconds=warmup.seconds,
+            warmup_s=timing.warmup_s,
+        )
+    ]
+
+
+def sample_warnings(blocks: Sequence[Block], timing: Timing, fallbacks: int) -> list[Reason]:
+    """Warn about too few samples, and about samples that include the fixed cost of a replay."""
+    warnings = []
+    fewest = min(len(block.samples_s) for block in blocks)
+    if fewest < timing.min_samples:
+        wanted = timing.min_samples
+        warnings.append(
+            Reason(
+                f"--max-s={timing.max_s:g} allowed only {fewest} of {wanted} samples"
+                " in a block: raise --max-s",
+                "few-samples",
+                max_s=timing.max_s,
+                samples=fewest,
+                wanted=wanted,
+            )
+        )
+    if fallbacks:
+        warnings.append(
+            Reason(
+                f"{counted(fallbacks, 'sample')} included a replay's fixed cost,"
+                " because 2N launches took no longer than N: allow more time (--max-s),"
+                " which makes samples longer",
+                "fixed-cost",
+                samples=fallbacks,
+            )
+        )
+    return warnings
+
+
+def _load(blocks: Sequence[Block], cores: int) -> list[Reason]:
+    loads = [b.telemetry.load for b in blocks if b.telemetry.load is not None]
+    if not loads or max(loads) <= LOAD_SHARE * cores:
+        return []
+    return [
+        Reason(
+            (f"other work used up to {max(loads):.1f} of {counted(cores, 'timed core')}: close it")
+            + (", or measure with fewer threads" if cores > 1 else ""),
+            "other-load",
+            load=max(loads),
+            cores=cores,
+            threads=cores > 1,
+        )
+    ]
+
+
+def _clock(blocks: Sequence[Block], *, sustained: bool) -> list[Reason]:
+    clocks = [clock for block in blocks for clock in block.clocks_mhz]
+    if not clocks:
+        clocks = [b.telemetry.clock_mhz for b in blocks if b.telemetry.clock_mhz is not None]
+    if not clocks or max(clocks) - min(clocks) <= CLOCK_SHARE * max(clocks):
+        return []
+    return [
+        Reason(
+            (
+                f"the clock moved between {min(clocks):.0f} and {max(clocks):.0f} MHz"
+                " while timing: lock it, warm up longer (warmup_s)"
+            )
+            + (', or add idle gaps between samples (duty = "burst")' if sustained else ""),
+            "clock-moved",
+            low_mhz=min(clocks),
+            high_mhz=max(clocks),
+            sustained=sustained,
+        )
+    ]
+
+
+def _throttle(blocks: Sequence[Block], *, sustained: bool) -> list[Reason]:
+    reasons = sorted({reason for block in blocks for reason in block.telemetry.throttle})
+    if not reasons:
+        return []
+    count = sum(bool(block.telemetry.throttle) for block in blocks)
+    return [
+        Reason(
+            (
+                f"throttled in {count} of {len(blocks)} blocks by "
+                f"{join_commas(reasons)}: cool the device"
+            )
+            + (', or add idle gaps between samples (duty = "burst")' if sustained else ""),
+            "throttled",
+            count=count,
+            blocks=len(blocks),
+            by=tuple(reasons),
+            sustained=sustained,
+        )
+    ]
+
 
 # Stopping as soon as the interval happens to be narrow lowers its coverage. With this level after
 # the first look, simulations of up to 20 blocks cover 94.5 to 95.5 % for a reported 95 %.

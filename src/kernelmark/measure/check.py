@@ -26,8 +26,7 @@ from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason, failed_checks
 from kernelmark.core.result import Check, Fault
 from kernelmark.core.tensor import Contraction, Tolerance
-from kernelmark.core.units import time_text
-from kernelmark.core.wording import join_commas
+from kernelmark.core.units import join_commas, time_text
 from kernelmark.devices.base import Deferred, Device, Tensor
 from kernelmark.measure.project import check_projection
 from kernelmark.measure.sets import Arena, Launchable, fill_inputs

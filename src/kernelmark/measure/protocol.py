@@ -21,17 +21,19 @@ from kernelmark.core.problem import Problem
 from kernelmark.core.result import Block, Check, KernelInfo, Measurement, StopReason
 from kernelmark.core.timing import Cache, Duty, Timer, Timing
 from kernelmark.devices.base import Device, own_queue
-from kernelmark.measure.advice import (
+from kernelmark.measure.audit import FACTOR as AUDIT_FACTOR
+from kernelmark.measure.audit import Audit
+from kernelmark.measure.blocks import (
     audit_warnings,
+    block_seconds,
     block_warnings,
+    interval_of,
     interval_warnings,
     reliability_warnings,
     sample_warnings,
+    stop_reason,
     warmup_warnings,
 )
-from kernelmark.measure.audit import FACTOR as AUDIT_FACTOR
-from kernelmark.measure.audit import Audit
-from kernelmark.measure.blocks import block_seconds, interval_of, stop_reason
 from kernelmark.measure.check import CHECKED_SETS, Checker, PendingCheck, combine
 from kernelmark.measure.loop import Pace, Sample, Sampler, choose_pace, samples_in
 from kernelmark.measure.secondary import SecondaryTimes

@@ -23,8 +23,7 @@ from kernelmark.core.errors import Unsupported, UsageError
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.metric import Better, Metric, PointColumn, Value
 from kernelmark.core.reason import Reason, prefixed
-from kernelmark.core.units import bytes_text
-from kernelmark.core.wording import join_commas
+from kernelmark.core.units import bytes_text, join_commas
 from kernelmark.micro.hardware import Hardware, Limit
 from kernelmark.micro.rig import Rig
 

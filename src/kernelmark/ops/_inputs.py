@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from kernelmark.core.dtype import dtype
 from kernelmark.core.tensor import TensorSpec
+from kernelmark.numerics.floats import GROUP
 from kernelmark.numerics.generate import Inputs
-from kernelmark.numerics.mxfp4 import GROUP
 from kernelmark.ops._checks import Floats, Ints
 
 F8_OCP = ("f8e4m3", "f8e5m2")

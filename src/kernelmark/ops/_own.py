@@ -28,8 +28,7 @@ from kernelmark.core.errors import KernelmarkError, ProblemError
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason, prefixed
 from kernelmark.core.tensor import GivenValues, TensorSpec, Tolerance, ValuesOnDevice
-from kernelmark.core.units import plain_number
-from kernelmark.core.wording import join_commas
+from kernelmark.core.units import join_commas, plain_number
 from kernelmark.numerics.floats import storage
 from kernelmark.numerics.generate import Inputs
 from kernelmark.ops._inputs import input_spec

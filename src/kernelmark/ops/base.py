@@ -18,7 +18,7 @@ from kernelmark.core.errors import ProblemError
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason, prefixed
 from kernelmark.core.tensor import Contraction, TensorSpec, Tolerance
-from kernelmark.core.wording import join_commas
+from kernelmark.core.units import join_commas
 from kernelmark.numerics.generate import Inputs
 from kernelmark.ops._checks import spread_positions
 

@@ -13,7 +13,7 @@ from kernelmark.core.dtype import dtype
 from kernelmark.core.problem import Option, Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.tensor import TensorSpec, Tolerance
-from kernelmark.numerics import mxfp4
+from kernelmark.numerics import floats
 from kernelmark.numerics.floats import decode, encode
 from kernelmark.numerics.generate import Inputs
 from kernelmark.ops._checks import (
@@ -142,9 +142,9 @@ class BatchedGemmQuant(Op):
         if options["bias"] and not scheme.bias:
             reason = Reason("bias=yes is not possible" + (f" {because}" if because else ""))
             read.refuse(reason, "leave bias out")
-        if scheme.b == ("f4e2m1",) and dims["k"] % mxfp4.GROUP:
-            reason = Reason(f"k={dims['k']} is not a multiple of {mxfp4.GROUP}")
-            read.refuse(reason, f"a group of MXFP4 has {mxfp4.GROUP} elements")
+        if scheme.b == ("f4e2m1",) and dims["k"] % floats.GROUP:
+            reason = Reason(f"k={dims['k']} is not a multiple of {floats.GROUP}")
+            read.refuse(reason, f"a group of MXFP4 has {floats.GROUP} elements")
         problem = Problem(op=self.name, dims=dims, dtypes=dtypes, options=options)
         return self.checked_sizes(problem)
 
@@ -166,10 +166,10 @@ class BatchedGemmQuant(Op):
             case "a8w8_group":
                 specs.append(_factor("b_scale", (1,)))
             case "a16wfp4":
-                specs.append(scale_spec("b_scale", (batch, n, k // mxfp4.GROUP)))
+                specs.append(scale_spec("b_scale", (batch, n, k // floats.GROUP)))
             case _:
-                specs.append(scale_spec("a_scale", (*lines, k // mxfp4.GROUP)))
-                specs.append(scale_spec("b_scale", (batch, n, k // mxfp4.GROUP)))
+                specs.append(scale_spec("a_scale", (*lines, k // floats.GROUP)))
+                specs.append(scale_spec("b_scale", (batch, n, k // floats.GROUP)))
         if options["bias"]:
             specs.append(input_spec("bias", (batch, n), types["c"]))
         shape = (m, batch, n) if options["c_order"] == "mbn" else (batch, m, n)
@@ -252,7 +252,7 @@ class _Operands:
             return self._inputs.take("a", self._line(item, rows) * self._k + t)
 
         def scale_index(item: int, rows: Ints, block: Ints) -> Ints:
-            return self._line(item, rows) * (self._k // mxfp4.GROUP) + block
+            return self._line(item, rows) * (self._k // floats.GROUP) + block
 
         match self._scheme:
             case "a8w8":
@@ -260,7 +260,7 @@ class _Operands:
             case "afp4wfp4":
                 return scaled(raw, self._inputs, "a_scale", scale_index)
             case "a16wfp4":
-                return self._by_groups(raw, mxfp4.GROUP, mxfp4.rounded)
+                return self._by_groups(raw, floats.GROUP, floats.rounded)
         group, to = self._problem.dims["group"], self._problem.dtypes["b"]
         return self._by_groups(raw, group, lambda x: group_rounded(x, group, to))
 
@@ -281,7 +281,7 @@ class _Operands:
             return self._inputs.take("b", (item * self._n + columns) * self._k + t)
 
         def scale_index(item: int, columns: Ints, block: Ints) -> Ints:
-            return (item * self._n + columns) * (self._k // mxfp4.GROUP) + block
+            return (item * self._n + columns) * (self._k // floats.GROUP) + block
 
         if self._scheme not in ("a16wfp4", "afp4wfp4"):
             return raw

@@ -14,8 +14,8 @@ from kernelmark.core.dtype import DType, dtype
 from kernelmark.core.problem import Option, Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.tensor import Contraction, TensorSpec, Tolerance
+from kernelmark.numerics.floats import GROUP
 from kernelmark.numerics.generate import Inputs
-from kernelmark.numerics.mxfp4 import GROUP
 from kernelmark.ops._checks import Floats, Ints, accumulation, contract, trend
 from kernelmark.ops._inputs import (
     F8_FNUZ,

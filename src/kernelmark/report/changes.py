@@ -15,9 +15,15 @@ from kernelmark.compare.verdicts import ComparedRow, Comparison
 from kernelmark.core.reason import NO_REASON, Reason, shorten
 from kernelmark.core.result import Case, Result
 from kernelmark.core.text import markdown_cell
-from kernelmark.core.units import counted, percent_text, span_text, value_text
+from kernelmark.core.units import (
+    change_span,
+    change_text,
+    counted,
+    percent_text,
+    span_text,
+    value_text,
+)
 from kernelmark.core.verdict import VerdictStatus
-from kernelmark.core.wording import change_span, change_text
 from kernelmark.report.names import backend_text, rerun, short
 from kernelmark.report.tables import NONE, Column, Table, markdown, tabulate
 from kernelmark.runners.ab import Row as PairedRow

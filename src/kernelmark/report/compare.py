@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kernelmark.compare.metrics import taken_ways
+from kernelmark.compare.match import taken_ways
 from kernelmark.compare.verdicts import ALARMS, ComparedRow, Comparison
 from kernelmark.core import codec
 from kernelmark.core.environment import Environment

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Container, Iterable, Sequence
 
-from kernelmark.compare.metrics import is_cpu
+from kernelmark.compare.match import is_cpu
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.files import Cell
 from kernelmark.core.metric import Metric, PointColumn, Roof, Value

@@ -9,13 +9,12 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any
 
-from kernelmark.compare.metrics import is_cpu
+from kernelmark.compare.match import is_cpu
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.metric import Value
 from kernelmark.core.micro import benchmark_name, mode_of
 from kernelmark.core.result import Result
-from kernelmark.core.units import bytes_text
-from kernelmark.core.wording import join_commas
+from kernelmark.core.units import bytes_text, join_commas
 from kernelmark.micro.base import Figure, Panel
 from kernelmark.micro.session import named
 from kernelmark.report.vega import SCHEMA, Spec

@@ -11,7 +11,7 @@ from typing import Any
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import file_unwritable
 from kernelmark.core.text import printable
-from kernelmark.core.wording import join_commas
+from kernelmark.core.units import join_commas
 
 Spec = dict[str, Any]
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"

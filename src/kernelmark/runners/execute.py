@@ -22,7 +22,7 @@ from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import NO_REASON, Reason, prefixed, suffixed
 from kernelmark.core.result import Case, Check, KernelInfo, Measurement, Result, Status
 from kernelmark.core.timing import Timer, Timing
-from kernelmark.core.wording import join_and
+from kernelmark.core.units import join_and
 from kernelmark.devices.base import ArgumentSet, Device
 from kernelmark.measure.blocks import merge
 from kernelmark.measure.protocol import Outcome, measure

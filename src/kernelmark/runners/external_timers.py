@@ -37,13 +37,15 @@ from kernelmark.core.timing import Cache, Duty, Strain, Timer, Timing
 from kernelmark.core.units import duration_text
 from kernelmark.devices.base import Device
 from kernelmark.host.processes import run_child
-from kernelmark.measure.advice import (
+from kernelmark.measure.blocks import (
+    block_seconds,
     block_warnings,
+    interval_of,
     interval_warnings,
     reliability_warnings,
     sample_warnings,
+    stop_reason,
 )
-from kernelmark.measure.blocks import block_seconds, interval_of, stop_reason
 from kernelmark.measure.sets import Arena, fill_inputs, make_arena
 from kernelmark.runners.protocol import MARK, MARK_KERNEL
 

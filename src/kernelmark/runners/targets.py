@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from kernelmark import devices
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import UsageError, about
-from kernelmark.core.units import counted
-from kernelmark.core.wording import join_commas
+from kernelmark.core.units import counted, join_commas
 from kernelmark.devices.base import DeviceKind
 from kernelmark.devices.fake import COUNT_VARIABLE
 

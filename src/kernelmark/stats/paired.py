@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelmark.core.reason import Reason
+from kernelmark.core.units import change_span, change_text
 from kernelmark.core.verdict import VerdictStatus
-from kernelmark.core.wording import change_span, change_text
 from kernelmark.stats.corrections import adjusted
 from kernelmark.stats.interval import exp
 

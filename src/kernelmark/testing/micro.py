@@ -15,8 +15,8 @@ from kernelmark.core.micro import micro_case
 from kernelmark.core.result import Result, Status
 from kernelmark.micro import registry
 from kernelmark.micro.base import EVERYWHERE, MODES, SPREAD, Microbenchmark
-from kernelmark.micro.execute import execute, open_rig
 from kernelmark.micro.hardware import Hardware
+from kernelmark.micro.session import execute, open_rig
 
 RATES = ("B/s", "FLOP/s", "1/s", "B/clk", "FLOP/clk", "1/clk")
 TIMES = ("s", "ns", "cycles")

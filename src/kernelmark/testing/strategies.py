@@ -19,7 +19,7 @@ from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason, failed_checks
 from kernelmark.core.result import Block, Case, Measurement, Mode, Result
 from kernelmark.core.timing import Timing
-from kernelmark.core.wording import spread_text
+from kernelmark.core.units import spread_text
 
 _names = st.from_regex(r"[a-z][a-z0-9_]{0,6}", fullmatch=True)
 _any_text = st.text(st.characters(), max_size=12)  # NUL and lone surrogates too

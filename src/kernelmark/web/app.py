@@ -21,7 +21,7 @@ from starlette.exceptions import HTTPException
 import kernelmark
 from kernelmark.core.errors import KernelmarkError, NothingToDo, StoreError
 from kernelmark.web import ingest, rendering
-from kernelmark.web.access import Access, Headers, Refusal
+from kernelmark.web.ingest import Access, Headers, Refusal
 from kernelmark.web.pages.parts import Field, Page
 from kernelmark.web.rendering import VIEWS, View, server_url
 from kernelmark.web.source import Source

@@ -1,14 +1,13 @@
-"""Runs pushed by `kmark push`: authenticated, rate-limited, validated and idempotent.
-
-A push is a results document as written by `kmark export`, with some of a run's results. Stored
-results are never overwritten, so that a client that lost its connection can query what the server
-has and send the rest.
-"""
+"""The API of the dashboard: tokens, and runs that are pushed."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import threading
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +19,155 @@ from kernelmark.core.errors import KernelmarkError, StoreError, UsageError
 from kernelmark.core.result import ResultSet
 from kernelmark.core.validation import check_results
 from kernelmark.stores.store import Store
+from kernelmark.stores.tokens import Scope, Token
 from kernelmark.stores.values import check_name
-from kernelmark.web.access import Access, Limiter, Refusal, too_many
+
+LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+_FAILURES = 30  # failed tokens per address and minute
+_REMEMBERED = 10_000
+# Only same-origin scripts, styles, images and requests; no embedding in either direction.
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = (
+    (b"content-security-policy", _POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
+)
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Message, Receive, Send], Awaitable[None]]
+
+
+class Refusal(Exception):
+    """A refused request: HTTP status, machine-readable code and message."""
+
+    def __init__(
+        self, *, status: int, code: str, message: str, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.headers = dict(headers or {})
+
+
+class Limiter:
+    """A rate limit of `most` events per key and window."""
+
+    def __init__(self, most: int, window_s: float = 60.0) -> None:
+        self._most = most
+        self._window_s = window_s
+        self._lock = threading.Lock()
+        self._seen: dict[str, tuple[float, int]] = {}
+
+    def wait_s(self, key: str, *, count: int = 1) -> float:
+        """Count an event and return the seconds to wait; 0 if it is within the limit."""
+        now = time.monotonic()
+        with self._lock:
+            if len(self._seen) > _REMEMBERED:
+                self._seen.clear()
+            began, seen = self._seen.get(key, (now, 0))
+            if now - began >= self._window_s:
+                began, seen = now, 0
+            self._seen[key] = (began, seen + count)
+            return self._window_s - (now - began) if seen + count > self._most else 0.0
+
+
+class Access:
+    """Permissions of a request, by its origin and token."""
+
+    def __init__(self, store: Store, *, local: bool, public: bool) -> None:
+        self._store = store
+        self._local = local
+        self._public = public
+        self._failures = Limiter(_FAILURES)
+
+    def check_host(self, host: str) -> None:
+        """Refuse foreign host names: by DNS rebinding to 127.0.0.1, scripts of another site could
+        read a local server's pages."""
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+        if self._local and name.strip("[]").lower() not in LOCAL_NAMES:
+            raise Refusal(
+                status=421, code="unknown-host", message="this server answers to localhost only"
+            )
+
+    def check_read(self, authorization: str, address: str) -> None:
+        """Refuse reading without a token, except locally and in public mode."""
+        if not (self._local or self._public):
+            self._token(authorization, address, bearer_only=False)
+
+    def check_write(self, authorization: str, address: str) -> Token:
+        """Return the token of a push. CSRF is not possible: no form can set the header."""
+        if self._public or self._store.readonly:
+            raise Refusal(status=403, code="read-only", message="this server is read-only")
+        token = self._token(authorization, address, bearer_only=True)
+        if token.scope is not Scope.WRITE:
+            raise Refusal(status=403, code="scope", message="this token may only read")
+        return token
+
+    def _token(self, authorization: str, address: str, *, bearer_only: bool) -> Token:
+        secret = _secret(authorization, bearer_only=bearer_only)
+        found = self._store.find_token(secret) if secret else None
+        if found is not None:
+            return found
+        wait_s = self._failures.wait_s(address) if secret else 0.0
+        if wait_s:
+            raise too_many(wait_s)
+        scheme = "Bearer" if bearer_only else 'Basic realm="kernelmark", charset="UTF-8"'
+        raise Refusal(
+            status=401,
+            code="unknown-token" if secret else "token",
+            message="this token is not known here, or was revoked"
+            if secret
+            else "a token is needed: kmark token create makes one",
+            headers={"www-authenticate": scheme},
+        )
+
+
+def too_many(wait_s: float) -> Refusal:
+    return Refusal(
+        status=429,
+        code="rate",
+        message="too many requests",
+        headers={"retry-after": str(int(wait_s) + 1)},
+    )
+
+
+def _secret(authorization: str, *, bearer_only: bool) -> str:
+    """Return the token of a header: `Bearer TOKEN`, or the password of `Basic`, for browsers."""
+    scheme, _, rest = authorization.partition(" ")
+    if scheme.lower() == "bearer":
+        return rest.strip()
+    if scheme.lower() != "basic" or bearer_only:
+        return ""
+    try:
+        return base64.b64decode(rest, validate=True).decode().partition(":")[2]
+    except (binascii.Error, UnicodeDecodeError):
+        return ""
+
+
+class Headers:
+    """Middleware that adds the security headers to every response, including errors."""
+
+    def __init__(self, app: Application) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                given: Iterable[tuple[bytes, bytes]] = message.get("headers", ())
+                message["headers"] = [*given, *HEADERS]
+            await send(message)
+
+        await self._app(scope, receive, with_headers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,8 @@ import uvicorn
 from kernelmark.core.errors import StoreError, UsageError
 from kernelmark.stores import open_store
 from kernelmark.stores.store import Store
-from kernelmark.web.access import LOCAL_NAMES
 from kernelmark.web.app import create_app
+from kernelmark.web.ingest import LOCAL_NAMES
 from kernelmark.web.pages.kernels import rows_of
 from kernelmark.web.rendering import warm_up
 from kernelmark.web.source import Source

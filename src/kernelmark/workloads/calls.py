@@ -14,7 +14,7 @@ from abc import abstractmethod
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from kernelmark.core.formats import FormatFacts
+from kernelmark.core.registry import FormatFacts
 from kernelmark.workloads import blas
 from kernelmark.workloads.fields import BadLine, Fields, check_columns
 from kernelmark.workloads.workload import BLAS_FIELDS, Call

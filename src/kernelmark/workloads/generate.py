@@ -14,7 +14,7 @@ from kernelmark.core.errors import ProblemError, UsageError
 from kernelmark.core.reason import Reason, prefixed
 from kernelmark.ops import registry
 from kernelmark.ops.base import Op, Parameter
-from kernelmark.workloads.axes import check_count
+from kernelmark.workloads.select import check_count
 
 Given = dict[str, Parameter]
 

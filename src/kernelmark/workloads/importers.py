@@ -28,10 +28,10 @@ from kernelmark.core.dtype import DTYPES
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import UNEXPECTED, KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.files import MOST_BYTES
-from kernelmark.core.formats import FormatFacts
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Option, Problem, parse_value
 from kernelmark.core.reason import NO_REASON, Reason, prefixed
+from kernelmark.core.registry import FormatFacts
 from kernelmark.core.result import (
     Block,
     Case,

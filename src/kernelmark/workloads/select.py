@@ -1,16 +1,20 @@
-"""Select problems: a stratified sample, or those whose key matches a regular expression."""
+"""Choose problems: axes, filters, limits."""
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from kernelmark.core.errors import UsageError
-from kernelmark.core.problem import Problem
+from kernelmark.core.problem import Problem, parse_value
 from kernelmark.core.text import found_in
 from kernelmark.ops import registry
+from kernelmark.ops.base import Op, Parameter
 
 # log2 of the FLOP range of a stratum: a factor of 8, twice the size in each of three dims.
 _STRATUM_LOG2 = 3.0
@@ -82,3 +86,142 @@ def _shares(sizes: Sequence[int], limit: int) -> list[int]:
     for i in order[: rest - sum(extra)]:
         extra[i] += 1
     return [share + more for share, more in zip(shares, extra, strict=True)]
+
+
+MAX_PROBLEMS = 1_000_000
+EXAMPLES = "write m=512, m=[1,2,4], m=[1:16], m=[0:100:10] or m=[1024:8192:*2]"
+
+_QUOTED = 80  # characters of an axis that are quoted in errors
+_LONGEST = 100  # characters of a value
+_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/-]*\Z")
+_RANGE = re.compile(r"(-?[0-9]{1,30}):(-?[0-9]{1,30})(?::([*+]?)(-?[0-9]{1,30}))?\Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """One parameter of an op with its values, in order."""
+
+    name: str
+    values: tuple[Parameter, ...]
+
+    @property
+    def text(self) -> str:
+        """The axis as text: `parse(axis.text) == axis`."""
+        values = ",".join(_text(v) for v in self.values)
+        return f"{self.name}={values}" if len(self.values) == 1 else f"{self.name}=[{values}]"
+
+
+def parse(text: str) -> Axis:
+    """Parse an axis, such as `m=[1,2,4]`."""
+    name, equals, values = text.strip().partition("=")
+    if not equals:
+        raise UsageError(f"axis {text!r} is not name=values", hint=EXAMPLES)
+    if not _NAME.match(name):
+        raise UsageError(f"{name!r} is not a name (a-z, 0-9, _)", hint=EXAMPLES)
+    return Axis(name=name, values=parse_values(values, text))
+
+
+def parse_values(text: str, where: str) -> tuple[Parameter, ...]:
+    """Parse the values of an axis, without its name; errors quote `where`."""
+    text = text.strip()
+    where = where if len(where) <= _QUOTED else where[:_QUOTED] + "…"
+    opened, closed = text.startswith("["), text.endswith("]")
+    if opened != closed:
+        raise UsageError(f"axis {where!r} has a bracket that does not close", hint=EXAMPLES)
+    inner = text[1:-1] if opened else text
+    if opened and ":" in inner and "," not in inner:
+        return _range(inner.strip(), where)
+    return tuple(_scalar(item.strip(), where) for item in inner.split(","))
+
+
+def expand(op: str | Op, axes: Sequence[str], dtypes: Sequence[str] = ()) -> list[Problem]:
+    """Return the valid problems of the product of axes: the last varies fastest, dtype slowest."""
+    parsed = [parse(text) for text in axes]
+    if dtypes:
+        if any(axis.name == "dtype" for axis in parsed):
+            raise UsageError(
+                "the dtype is given twice, as an axis and as an option",
+                hint="keep one of -a dtype=… and --dtype …",
+            )
+        parsed.insert(0, Axis(name="dtype", values=tuple(dtypes)))
+    the_op = registry.get(op) if isinstance(op, str) else op
+    problems = (the_op.problem(**given) for given in product(parsed))
+    return list(dict.fromkeys(problems))
+
+
+def product(axes: Sequence[Axis]) -> Iterator[dict[str, Parameter]]:
+    """Yield every combination in order; raise UsageError before the first if they are too many."""
+    names = [axis.name for axis in axes]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(
+                f"axis {name!r} is given twice", hint=f"put the values in one list: {name}=[1,2]"
+            )
+    check_count(math.prod(len(axis.values) for axis in axes), " × ".join(names))
+    for values in itertools.product(*(axis.values for axis in axes)):
+        yield dict(zip(names, values, strict=True))
+
+
+def check_count(count: int, what: str) -> None:
+    """Raise UsageError for more problems than a run could finish."""
+    if count > MAX_PROBLEMS:
+        raise UsageError(
+            f"{what} makes {count:,} problems, more than {MAX_PROBLEMS:,}",
+            hint="use fewer values, or larger steps such as m=[1024:8192:*2]",
+        )
+
+
+def _range(text: str, where: str) -> tuple[int, ...]:
+    match = _RANGE.match(text)
+    if not match:
+        raise UsageError(
+            f"axis {where!r} is not a range of integers first:last,"
+            " first:last:step or first:last:*factor",
+            hint=EXAMPLES,
+        )
+    first, last = int(match[1]), int(match[2])
+    sign, step = match[3] or "", int(match[4] or 1)
+    if first > last:
+        raise UsageError(f"axis {where!r} ends before it begins", hint=EXAMPLES)
+    if sign == "*":
+        return _geometric(first, last, step, where)
+    _check_least("step", step, 1, where)
+    check_count((last - first) // step + 1, f"axis {where!r}")
+    return tuple(range(first, last + 1, step))
+
+
+def _geometric(first: int, last: int, factor: int, where: str) -> tuple[int, ...]:
+    _check_least("first value", first, 1, where)
+    _check_least("factor", factor, 2, where)
+    values = [first]
+    while values[-1] * factor <= last:
+        values.append(values[-1] * factor)
+    return tuple(values)
+
+
+def _check_least(name: str, value: int, least: int, where: str) -> None:
+    if value < least:
+        raise UsageError(f"axis {where!r} needs a {name} of at least {least}", hint=EXAMPLES)
+
+
+def _scalar(text: str, where: str) -> Parameter:
+    if not text:
+        raise UsageError(f"axis {where!r} has an empty value", hint=EXAMPLES)
+    if len(text) > _LONGEST:
+        raise UsageError(
+            f"axis {where!r} has a value of more than {_LONGEST} characters", hint=EXAMPLES
+        )
+    value = parse_value(text)
+    finite = not isinstance(value, float) or math.isfinite(value)
+    if not finite or (isinstance(value, str) and not _WORD.match(value)):
+        raise UsageError(
+            f"axis {where!r}: {text!r} is not a finite number or a word", hint=EXAMPLES
+        )
+    return value
+
+
+def _text(value: Parameter) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return repr(value) if isinstance(value, float) else str(value)

@@ -38,7 +38,7 @@ from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason, prefixed
 from kernelmark.ops import registry
 from kernelmark.ops.base import Parameter
-from kernelmark.workloads import axes, generate, models
+from kernelmark.workloads import generate, models, select
 
 Parameters = dict[str, Parameter]
 Table = Mapping[str, Any]
@@ -195,7 +195,7 @@ def _items(file: _File, dtypes: Sequence[str]) -> Iterator[tuple[str, Item]]:
             kept = _without_dtype(table) if dtypes else table
             for item in items(kept, dtypes or file.dtypes, where):
                 total += 1
-                axes.check_count(total, file.shown)
+                select.check_count(total, file.shown)
                 yield where, item
         if total == before:
             raise UsageError(f"{where}: the group holds no problem")
@@ -240,7 +240,7 @@ def _without_dtype(table: Table) -> Table:
 def values(value: object, where: str) -> tuple[Parameter, ...]:
     """Return the values of an axis, given as a scalar, a list of scalars or the text of a range."""
     if isinstance(value, str) and value.startswith("["):
-        return axes.parse_values(value, f"{where} = {value}")
+        return select.parse_values(value, f"{where} = {value}")
     if isinstance(value, list):
         return tuple(_scalar(item, where) for item in _list(value, where))
     return (_scalar(value, where),)
@@ -250,7 +250,7 @@ def _listed(table: Table, dtypes: Sequence[str], where: str) -> Iterator[Item]:
     op = _word(table["op"], f"{where}: op")
     columns, rows = _rows(table, where)
     named = [
-        axes.Axis(name=key, values=values(value, f"{where}: {key}"))
+        select.Axis(name=key, values=values(value, f"{where}: {key}"))
         for key, value in table.items()
         if key != "op" and (key not in ("columns", "rows") or _is_axis(key, table))
     ]
@@ -260,14 +260,14 @@ def _listed(table: Table, dtypes: Sequence[str], where: str) -> Iterator[Item]:
     slow = [axis for axis in named if axis.name == "dtype"]
     fast = [axis for axis in named if axis.name != "dtype"]
     if dtypes and not slow and "dtype" not in columns:
-        slow = [axes.Axis(name="dtype", values=tuple(dtypes))]
+        slow = [select.Axis(name="dtype", values=tuple(dtypes))]
     total = len(rows)
     for axis in (*slow, *fast):
         total *= len(axis.values)
-    axes.check_count(total, where)
-    for outer in axes.product(slow):
+    select.check_count(total, where)
+    for outer in select.product(slow):
         for row in rows:
-            for inner in axes.product(fast):
+            for inner in select.product(fast):
                 yield Item(op=op, given={**row, **inner, **outer})
 
 

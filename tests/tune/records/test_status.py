@@ -11,7 +11,7 @@ import pytest
 from kernelmark import ops
 from kernelmark.core.result import Status
 from kernelmark.report import tuning as report
-from kernelmark.report.tuning_results import outcome_table
+from kernelmark.report.tuning import outcome_table
 from kernelmark.tune.folder import TuningFolder, write_whole
 from kernelmark.tune.plans import planfile
 from kernelmark.tune.plans.plan import (

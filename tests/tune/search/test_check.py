@@ -9,7 +9,7 @@ import pytest
 from kernelmark import ops
 from kernelmark.backends.iree.compiler import compiler_present
 from kernelmark.core.errors import UsageError
-from kernelmark.report.tuning_results import check_line, check_records, check_table
+from kernelmark.report.tuning import check_line, check_records, check_table
 from kernelmark.tune.plans.plan import TunePlan
 from kernelmark.tune.search.evaluate import Verdict, check
 from kernelmark_dev.tuning import fake_plans

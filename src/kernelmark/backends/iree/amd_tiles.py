@@ -16,7 +16,7 @@ from kernelmark.backends.iree.spec import Lowering, Root
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue
-from kernelmark.core.wording import join_commas
+from kernelmark.core.units import join_commas
 
 
 class _Arch(NamedTuple):

@@ -32,7 +32,7 @@ from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import Config, ConfigValue
 from kernelmark.core.space import Space
 from kernelmark.core.tensor import TensorSpec
-from kernelmark.core.wording import join_commas
+from kernelmark.core.units import join_commas
 from kernelmark.kernels import mlir
 from kernelmark.kernels.mlir.base import FUNCTION, Form, argument_type, dynamic_dims, with_dynamic
 from kernelmark.ops.conv import output_size

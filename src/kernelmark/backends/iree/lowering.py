@@ -15,7 +15,7 @@ from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Config, ConfigValue
 from kernelmark.core.space import Space
-from kernelmark.core.wording import join_commas
+from kernelmark.core.units import join_commas
 from kernelmark.kernels.mlir.base import Form, element_type
 from kernelmark.kernels.mlir.conv import im2col_function
 from kernelmark.ops.conv import output_size

@@ -29,8 +29,7 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.result import KernelInfo
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.devices.base import ArgumentSet, Stream, Tensor
-from kernelmark.gpu.library import find_library, missing_library, path_of
-from kernelmark.gpu.table import HIP
+from kernelmark.gpu.library import HIP, find_library, missing_library, path_of
 from kernelmark.kernels.mlir.base import FUNCTION, argument_shape
 
 _ELEMENTS = {

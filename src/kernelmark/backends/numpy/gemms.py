@@ -26,9 +26,8 @@ from kernelmark.core.dtype import dtype
 from kernelmark.core.errors import OutOfMemory
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
-from kernelmark.core.units import bytes_text
-from kernelmark.core.wording import join_or
-from kernelmark.numerics import mxfp4
+from kernelmark.core.units import bytes_text, join_or
+from kernelmark.numerics import floats
 from kernelmark.numerics.floats import decode, encode, storage
 from kernelmark.ops.gemm_epilogue import ACTIVATIONS, scale_place
 
@@ -186,7 +185,7 @@ def _launch_gemm_epilogue(
     a, b = (_upcast(tensors[name], types[name], space[name]) for name in "ab")
     if options["scale"] == "mx":
         for operand, codes in ((a, tensors["a_scale"]), (b, tensors["b_scale"])):
-            blocks = operand.reshape(len(operand), -1, mxfp4.GROUP)
+            blocks = operand.reshape(len(operand), -1, floats.GROUP)
             line, block = np.ogrid[: blocks.shape[0], : blocks.shape[1]]
             scales = decode(codes.ravel()[scale_place(problem, line, block)], "f8e8m0")
             np.multiply(blocks, scales[..., None], out=blocks, casting="same_kind")

@@ -32,8 +32,7 @@ from kernelmark.core.errors import OutOfMemory, Unsupported
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, KernelInfo
-from kernelmark.core.units import bytes_text
-from kernelmark.core.wording import join_or
+from kernelmark.core.units import bytes_text, join_or
 from kernelmark.devices.base import ArgumentSet, Device, Stream, Tensor
 from kernelmark.devices.cpu import array
 

@@ -46,7 +46,7 @@ from kernelmark.core.problem import Problem
 from kernelmark.core.reason import NO_REASON, Reason, prefixed
 from kernelmark.core.result import Config, KernelInfo
 from kernelmark.core.space import Space
-from kernelmark.core.wording import join_commas, join_or
+from kernelmark.core.units import join_commas, join_or
 from kernelmark.devices.base import ArgumentSet, Buffer, Device, Stream, Tensor
 
 SDPA = {

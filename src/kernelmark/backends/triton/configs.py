@@ -15,7 +15,7 @@ from kernelmark.core.errors import Unsupported
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue
-from kernelmark.core.wording import join_commas
+from kernelmark.core.units import join_commas
 from kernelmark.gpu.rtc import vendor_of
 
 Values = dict[str, tuple[ConfigValue, ...]]  # of a space, by parameter

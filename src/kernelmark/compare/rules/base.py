@@ -10,15 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from kernelmark.compare import metrics
+from kernelmark.compare import match
 from kernelmark.compare.match import Pair, groups
 from kernelmark.core.errors import UsageError
 from kernelmark.core.immutable import computed_once
 from kernelmark.core.reason import NO_REASON, Reason, shorten
 from kernelmark.core.result import Measurement, Result, Status, is_wide
-from kernelmark.core.units import time_text
+from kernelmark.core.units import change_text, join_and, time_text
 from kernelmark.core.verdict import VerdictStatus
-from kernelmark.core.wording import change_text, join_and
 from kernelmark.stats.modes import modes_text
 
 Facts = tuple[tuple[str, str], ...]
@@ -221,12 +220,12 @@ def noted(reason: Reason, pair: Pair, medians: float | None = None) -> Reason:
 
 
 def _judge_metric(pair: Pair) -> Judgement:
-    status, reason = metrics.status_of(pair)
+    status, reason = match.status_of(pair)
     return Judgement(
         status=status,
         why=reason,
-        ratio=metrics.ratio_of(*pair.metrics),
-        explanation=metrics.facts_of(pair),
+        ratio=match.ratio_of(*pair.metrics),
+        explanation=match.facts_of(pair),
     )
 
 

@@ -21,9 +21,8 @@ from kernelmark.compare.match import Pair, groups
 from kernelmark.compare.rules.base import Judgement, Preset, measured, mode_facts, noted, times
 from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import Result
-from kernelmark.core.units import counted, exact, told_apart
+from kernelmark.core.units import counted, exact, join_and, told_apart
 from kernelmark.core.verdict import VerdictStatus
-from kernelmark.core.wording import join_and
 
 _US = 1e-6
 # Tolerance for a value that is exactly on a threshold in decimal but not in binary.

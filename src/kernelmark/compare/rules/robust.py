@@ -47,9 +47,15 @@ from kernelmark.compare.rules.base import (
 )
 from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import Measurement, Result
-from kernelmark.core.units import detectable_text, span_text, time_text
+from kernelmark.core.units import (
+    change_span,
+    change_text,
+    detectable_text,
+    join_and,
+    span_text,
+    time_text,
+)
 from kernelmark.core.verdict import VerdictStatus
-from kernelmark.core.wording import change_span, change_text, join_and
 from kernelmark.stats.corrections import (
     LEAST_BLOCKS,
     ClockLine,

@@ -22,7 +22,7 @@ from kernelmark.kernels.mlir.base import (
     tensor_type,
 )
 from kernelmark.kernels.mlir.gemm import mx_matmul
-from kernelmark.numerics import mxfp4
+from kernelmark.numerics import floats
 
 _FLOOR = 1e-10  # avoids a division by zero for a group of zeros, as in the op
 
@@ -111,8 +111,8 @@ def _grouped_sums(graph: Graph, problem: Problem) -> Value:
 
 def _mxfp4_sums(graph: Graph, problem: Problem) -> Value:
     d, rows = problem.dims, _rows(problem)
-    groups = d["k"] // mxfp4.GROUP
-    a, b = (_grouped(graph, graph.inputs[name], groups, mxfp4.GROUP) for name in "ab")
+    groups = d["k"] // floats.GROUP
+    a, b = (_grouped(graph, graph.inputs[name], groups, floats.GROUP) for name in "ab")
     by_group = f"{rows}, g"
     a_scale = graph.inputs.get("a_scale")
     if a_scale is None:
@@ -133,13 +133,13 @@ def _to_mxfp4(graph: Graph, a: Value, by_group: str) -> tuple[Value, Value]:
     def scale(g: Graph, scalars: list[Value]) -> Value:
         bits = g.add(f"arith.bitcast {scalars[0].name} : f32 to i32", None, "i32")
         # Adding to the bits rounds the significand: from 1.75 on it carries into the exponent.
-        carried = g.scalar("add", bits, g.constant(int(mxfp4.ROUND_UP), "i32"))
+        carried = g.scalar("add", bits, g.constant(int(floats.ROUND_UP), "i32"))
         exponent = g.scalar("shru", carried, g.constant(23, "i32"))
         code = g.scalar(
             "maxs", g.scalar("sub", exponent, g.constant(2, "i32")), g.constant(0, "i32")
         )
         # The exponent of infinity maps to the largest scale, without subtracting two.
-        top, last = g.constant(mxfp4.INFINITE, "i32"), g.constant(mxfp4.INFINITE - 1, "i32")
+        top, last = g.constant(floats.INFINITE, "i32"), g.constant(floats.INFINITE - 1, "i32")
         full = g.add(f"arith.cmpi uge, {exponent.name}, {top.name} : i32", None, "i1")
         code = g.add(f"arith.select {full.name}, {last.name}, {code.name} : i32", None, "i32")
         byte = g.cast(code, "i8")
@@ -160,7 +160,7 @@ def _inverse(g: Graph, scale: Value) -> Value:
     """Return 1 / scale, from its bits, as the smallest scale is subnormal in f32."""
     byte = g.add(f"arith.bitcast {scale.name} : {scale.type} to i8", None, "i8")
     code = g.add(f"arith.extui {byte.name} : i8 to i32", None, "i32")
-    exponent = g.scalar("sub", g.constant(mxfp4.INFINITE - 1, "i32"), code)
+    exponent = g.scalar("sub", g.constant(floats.INFINITE - 1, "i32"), code)
     bits = g.scalar("shl", exponent, g.constant(23, "i32"))
     return g.add(f"arith.bitcast {bits.name} : i32 to f32", None, "f32")
 

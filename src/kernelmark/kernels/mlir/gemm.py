@@ -22,7 +22,7 @@ from kernelmark.kernels.mlir.base import (
     affine_map,
     element_type,
 )
-from kernelmark.numerics.mxfp4 import GROUP
+from kernelmark.numerics.floats import GROUP
 
 
 class Gemm(Source):

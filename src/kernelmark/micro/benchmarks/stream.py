@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kernelmark.core.errors import CaseError, Unsupported
-from kernelmark.core.wording import join_commas
+from kernelmark.core.units import join_commas
 from kernelmark.devices.base import Buffer
 from kernelmark.micro.base import (
     EVERYWHERE,

@@ -27,7 +27,7 @@ from kernelmark.core.result import Case, Config, KernelInfo, Status, config_key
 from kernelmark.core.timing import Timing
 from kernelmark.core.units import counted, time_text
 from kernelmark.host.cache import digest
-from kernelmark.measure.advice import LOAD_SHARE
+from kernelmark.measure.blocks import LOAD_SHARE
 from kernelmark.ops._own import OwnOp
 from kernelmark.stats.paired import least_rounds, signed_rank
 from kernelmark.tune.plans.plan import ALPHA, Acceptance, TunePlan

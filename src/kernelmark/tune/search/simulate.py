@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelmark.core.errors import CodecError, UsageError
-from kernelmark.core.formats import FormatFacts
 from kernelmark.core.reason import prefixed
+from kernelmark.core.registry import FormatFacts
 from kernelmark.core.result import ConfigValue
 from kernelmark.core.validation import is_time
 from kernelmark.tune.points import Points

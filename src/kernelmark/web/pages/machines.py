@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelmark.compare.metrics import is_cpu
+from kernelmark.compare.match import is_cpu
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError, NothingToDo
 from kernelmark.core.metric import Metric

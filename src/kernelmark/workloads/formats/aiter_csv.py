@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 
 from kernelmark import ops
-from kernelmark.core.formats import FormatFacts
 from kernelmark.core.immutable import FrozenDict
+from kernelmark.core.registry import FormatFacts
 from kernelmark.workloads import blas
 from kernelmark.workloads.calls import NO_DTYPE, LogOptions, LogReader, RowReader, Table
 from kernelmark.workloads.fields import BadLine, Fields

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from kernelmark.core.environment import Environment
-from kernelmark.core.formats import FormatFacts
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
+from kernelmark.core.registry import FormatFacts
 from kernelmark.core.result import Status
 from kernelmark.core.timing import Cache, Timer, Timing
 from kernelmark.workloads.fields import Fields, unexpected

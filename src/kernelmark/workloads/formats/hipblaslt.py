@@ -21,10 +21,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from kernelmark.core.errors import ProblemError, UsageError
-from kernelmark.core.formats import FormatFacts
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import NO_REASON, Reason
+from kernelmark.core.registry import FormatFacts
 from kernelmark.core.timing import Cache, Timer, Timing
 from kernelmark.workloads import blas, calls
 from kernelmark.workloads.calls import (

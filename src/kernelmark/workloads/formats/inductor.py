@@ -23,10 +23,10 @@ import re
 from collections.abc import Iterator, Sequence
 
 from kernelmark.core.errors import UsageError
-from kernelmark.core.formats import FormatFacts
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem, parse_value
 from kernelmark.core.reason import Reason
+from kernelmark.core.registry import FormatFacts
 from kernelmark.core.result import Config, ConfigValue, Status
 from kernelmark.core.timing import Cache, Timing
 from kernelmark.workloads.calls import NO_DTYPE, NOTHING, LogOptions, LogReader, Part

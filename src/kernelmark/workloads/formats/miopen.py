@@ -29,9 +29,9 @@ from dataclasses import dataclass
 
 from kernelmark import ops
 from kernelmark.core.errors import UsageError
-from kernelmark.core.formats import FormatFacts
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
+from kernelmark.core.registry import FormatFacts
 from kernelmark.ops.conv import output_size
 from kernelmark.workloads import calls
 from kernelmark.workloads.calls import LogOptions, LogReader, Part

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 from kernelmark.core.errors import NothingToDo, UsageError
-from kernelmark.core.formats import FormatFacts
+from kernelmark.core.registry import FormatFacts
 from kernelmark.core.timing import Cache, Timer, Timing
 from kernelmark.workloads.fields import BadLine, Fields, parse_number, parse_whole, unexpected
 from kernelmark.workloads.importers import Importer, ResultFile, ResultRow

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 
 from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.errors import NothingToDo, UsageError
-from kernelmark.core.formats import FormatFacts
 from kernelmark.core.reason import NO_REASON, Reason
+from kernelmark.core.registry import FormatFacts
 from kernelmark.workloads.fields import BadLine, Fields, parse_number, parse_whole, unexpected
 from kernelmark.workloads.importers import EACH_TABLE, Importer, ResultFile, ResultRow
 from kernelmark.workloads.launches import (

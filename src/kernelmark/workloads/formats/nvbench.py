@@ -11,8 +11,8 @@ from pathlib import Path
 
 from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.files import read_whole
-from kernelmark.core.formats import FormatFacts
 from kernelmark.core.reason import Reason
+from kernelmark.core.registry import FormatFacts
 from kernelmark.core.result import Status
 from kernelmark.core.timing import Cache, Timer, Timing
 from kernelmark.workloads.fields import BadLine, Fields

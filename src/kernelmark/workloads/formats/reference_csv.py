@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kernelmark import ops
-from kernelmark.core.formats import FormatFacts
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import NO_REASON, Reason
+from kernelmark.core.registry import FormatFacts
 from kernelmark.core.result import Status
 from kernelmark.core.timing import Cache, Timing
 from kernelmark.workloads.fields import BadLine, Fields, unexpected

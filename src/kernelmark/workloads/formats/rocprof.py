@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from kernelmark.core.errors import UsageError
-from kernelmark.core.formats import FormatFacts
+from kernelmark.core.registry import FormatFacts
 from kernelmark.workloads.fields import BadLine, Fields, unexpected
 from kernelmark.workloads.importers import Importer, ResultFile, ResultRow
 from kernelmark.workloads.launches import (

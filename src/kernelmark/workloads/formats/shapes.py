@@ -17,9 +17,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelmark import ops
-from kernelmark.core.formats import FormatFacts
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
+from kernelmark.core.registry import FormatFacts
 from kernelmark.ops.conv import output_size
 from kernelmark.workloads import blas
 from kernelmark.workloads.calls import (

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernelmark.core.errors import NothingToDo, UsageError
-from kernelmark.core.formats import FormatFacts
+from kernelmark.core.registry import FormatFacts
 from kernelmark.core.units import time_text
 from kernelmark.workloads.calls import LogOptions, LogReader, Remark
 from kernelmark.workloads.fields import BadLine

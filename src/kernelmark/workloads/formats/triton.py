@@ -25,10 +25,10 @@ from typing import Any
 
 from kernelmark import ops
 from kernelmark.core.errors import UsageError
-from kernelmark.core.formats import FormatFacts
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
+from kernelmark.core.registry import FormatFacts
 from kernelmark.core.result import ConfigValue, Status
 from kernelmark.core.timing import Cache, Timing
 from kernelmark.workloads.blas import dtype_named

@@ -12,7 +12,7 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
-from kernelmark.core.formats import FormatFacts
+from kernelmark.core.registry import FormatFacts
 from kernelmark.workloads import blas
 from kernelmark.workloads.calls import NOTHING, LogOptions, LogReader, Part
 from kernelmark.workloads.fields import BadLine

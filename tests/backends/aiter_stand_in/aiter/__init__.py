@@ -10,7 +10,7 @@ import types
 import numpy as np
 import torch
 
-from kernelmark.numerics import mxfp4
+from kernelmark.numerics import floats
 from kernelmark.ops.batched_gemm_quant import group_rounded
 
 __version__ = "0.1.stand-in"
@@ -243,11 +243,11 @@ def _fp4(codes, scales):
     assert codes.dtype == scales.dtype == torch.uint8
     raw = codes.numpy()
     both = np.stack([raw & 15, raw >> 4], axis=-1).reshape(*raw.shape[:-1], -1)
-    return torch.from_numpy(mxfp4.dequantise(both, scales.numpy()))
+    return torch.from_numpy(floats.dequantise(both, scales.numpy()))
 
 
 def _to_fp4(x):
-    return torch.from_numpy(mxfp4.rounded(x.double().numpy()))
+    return torch.from_numpy(floats.rounded(x.double().numpy()))
 
 
 def _by_groups(x, group, to):

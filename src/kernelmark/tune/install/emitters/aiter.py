@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from kernelmark.core.errors import UsageError
-from kernelmark.core.formats import FormatFacts
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
+from kernelmark.core.registry import FormatFacts
 from kernelmark.core.result import Config, ConfigValue
 from kernelmark.tune.install import aiter_config as configs
 from kernelmark.tune.install.aiter_config import FAMILIES, Bucket, bounds, bucket_of

@@ -19,9 +19,9 @@ from typing import Any, Generic, TypeVar
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import file_unreadable, read_whole
-from kernelmark.core.formats import FormatFacts
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
+from kernelmark.core.registry import FormatFacts
 from kernelmark.core.result import Config, config_key
 from kernelmark.tune.records.results import Outcome
 

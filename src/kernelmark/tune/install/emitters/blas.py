@@ -10,8 +10,8 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from kernelmark.core.errors import ProblemError, UsageError
-from kernelmark.core.formats import FormatFacts
 from kernelmark.core.immutable import FrozenDict
+from kernelmark.core.registry import FormatFacts
 from kernelmark.tune.install.emitters.base import (
     ON_AMD,
     CannotWrite,

@@ -27,10 +27,10 @@ from kernelmark.backends.iree.spec import Entry as SpecEntry
 from kernelmark.backends.iree.targets import Target, target
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError, Unsupported, UsageError
-from kernelmark.core.formats import FormatFacts
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import shorten
+from kernelmark.core.registry import FormatFacts
 from kernelmark.core.result import Config
 from kernelmark.tune.install.emitters.base import (
     CannotWrite,

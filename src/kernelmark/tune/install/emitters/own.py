@@ -26,9 +26,9 @@ from typing import Any
 
 from kernelmark import backends
 from kernelmark.core.errors import UsageError
-from kernelmark.core.formats import FormatFacts
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
+from kernelmark.core.registry import FormatFacts
 from kernelmark.core.result import Config
 from kernelmark.tune.install.emitters.base import (
     CannotWrite,

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from kernelmark.core.errors import NothingToDo, UsageError
-from kernelmark.core.formats import FormatFacts
 from kernelmark.core.immutable import FrozenDict
+from kernelmark.core.registry import FormatFacts
 from kernelmark.core.result import Config, ConfigValue
 from kernelmark.tune.install import tensile_logic as tensile
 from kernelmark.tune.install.emitters.base import (

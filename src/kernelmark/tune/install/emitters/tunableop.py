@@ -14,8 +14,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from kernelmark.core.errors import UsageError
-from kernelmark.core.formats import FormatFacts
 from kernelmark.core.immutable import FrozenDict
+from kernelmark.core.registry import FormatFacts
 from kernelmark.core.result import Config, ConfigValue
 from kernelmark.tune.install.emitters.base import (
     ON_AMD,

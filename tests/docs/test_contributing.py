@@ -17,3 +17,19 @@ def test_the_picture_shows_every_package_once():
     drawn = re.findall(r"^│ (\w+) ", page, flags=re.MULTILINE)
     assert len(drawn) == len(set(drawn))
     assert packages - {"kernels"} == set(drawn)  # device code: sources, which no layer imports
+
+
+def test_the_path_of_a_case_names_files_that_exist():
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    path = re.search(r"<!-- path: .*? -->\n(.*?)<!-- end -->", page, flags=re.DOTALL)
+    assert path
+    files = re.findall(r"`([a-z_]+/[a-z_]+\.py)`", path[1])
+    assert len(files) >= 10
+    assert all((ROOT / "src" / "kernelmark" / file).is_file() for file in files)
+
+
+def test_every_extension_point_has_its_folder():
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| [a-z][^|]+ \| `([a-z_/]+)/` \|", page, flags=re.MULTILINE)
+    assert len(rows) >= 9
+    assert all((ROOT / "src" / "kernelmark" / folder).is_dir() for folder in rows)

@@ -280,7 +280,8 @@ def planted(device: str) -> list[Bar]:
     rig.time = mistaken
     result = execute(registry.get("cache"), rig, "brief", {"seconds": 1e-6})
     rig.close()
-    wrong = result.status is Status.WRONG and result.error.root.code == "above-physical"
+    findings = result.error.fields.get("findings", ())
+    wrong = result.status is Status.WRONG and any(f.code == "above-physical" for f in findings)
     shown = f"{result.status}: {result.error[:90]}"
     return [("a planted unit error never ends as ok", shown, wrong)]
 

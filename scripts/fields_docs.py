@@ -20,7 +20,7 @@ from typing import Any
 
 from kernelmark.core.immutable import OPTIONAL
 from kernelmark.core.problem import Problem
-from kernelmark.core.reason import Reason
+from kernelmark.core.reason import CODES, Reason
 from kernelmark.core.result import ResultSet
 
 TEXTS = Path(__file__).with_name("fields.toml")
@@ -45,6 +45,14 @@ RESULTS = """
 `kmark run`, `show`, `export`, `micro` and `micro show` write one [ResultSet](#resultset), which
 `kmark import` reads; `kernelmark` is `results`.
 """
+CODES_HEAD = """
+## Codes of reasons
+
+Every `code` of a [Reason](#reason). Files of older versions may have others.
+
+| code | meaning |
+|---|---|
+"""
 Row = tuple[str, str, str, str]
 
 
@@ -57,6 +65,7 @@ def fields() -> str:
     parts += [RESULTS, *_values(texts["values"])]
     parts += [_section({"level": 3, **one}) for one in sections if one["group"] == "run"]
     parts += [_section(one) for one in sections if one["group"] == "json"]
+    parts += [CODES_HEAD, *(f"| `{code}` | {meaning} |\n" for code, meaning in CODES.items())]
     return "".join(parts)
 
 

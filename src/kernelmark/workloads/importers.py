@@ -30,7 +30,7 @@ from kernelmark.core.errors import UNEXPECTED, KernelmarkError, NothingToDo, Usa
 from kernelmark.core.files import MOST_BYTES
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Option, Problem, parse_value
-from kernelmark.core.reason import NO_REASON, Reason, prefixed
+from kernelmark.core.reason import NO_REASON, Reason, prefixed, suffixed
 from kernelmark.core.registry import FormatFacts
 from kernelmark.core.result import (
     Block,
@@ -296,7 +296,7 @@ def notes(results: Iterable[Result]) -> list[Reason]:
     collected = []
     for result, reason in pairs:
         if reason.code == "may-be-cut":
-            collected.append(Reason(f"{reason} ({_shown(result)})"))
+            collected.append(suffixed(reason, f" ({_shown(result)})"))
             break
     collected += [reason for _, reason in pairs if reason.code == "graphs-untraced"][:1]
     left_out = [

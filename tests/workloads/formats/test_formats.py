@@ -401,7 +401,7 @@ def test_a_last_line_without_an_end_is_read_and_told(read, name, content, doubte
     assert not any(told(content + "\n"))
     assert not any(told(content + "\r\n"))
     (note,) = importers.notes(read(name, content).results)
-    assert note.root.code == "may-be-cut"
+    assert note.code == "may-be-cut"
 
 
 def test_a_row_without_a_time_says_which_it_was(read):

@@ -44,7 +44,7 @@ BROKEN = change("broken", head=None, reason=Reason("crashed: it fell", "failed")
 )
 def test_the_answer_counts(rows, numbers):
     found = [int(number) for number in re.findall(r"(?<![\w.=])\d+(?![\w.])", answer(rows))]
-    assert found[: len(numbers)] == numbers
+    assert found[: len(numbers) or None] == numbers
 
 
 def test_the_answer_names_the_kernel_that_costs_the_most_time_not_the_largest_ratio():
@@ -54,7 +54,7 @@ def test_the_answer_names_the_kernel_that_costs_the_most_time_not_the_largest_ra
 
 def test_a_rule_without_an_interval_claims_no_confidence():
     bare = change("slower", head=2e-5, low=None, high=None, level=0.0)
-    assert answer([bare]).fields["level"] == 0.0
+    assert "99 % confidence" in answer([SLOW])
     assert "confidence" not in answer([bare])
 
 

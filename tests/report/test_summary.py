@@ -161,7 +161,7 @@ def test_ties_are_nobodys_wins(answer_of):
 def test_problems_that_are_not_ranked_are_counted(make_result, make_set):
     problems = [f"gemm m={m} n=64 k=64 dtype=f32" for m in (1, 2, 3)]
     results = [make_result(problems[0], backend=b, median_s=t) for b, t in (("a", 2), ("b", 1))]
-    few = Reason("few-blocks", blocks=1, wanted=4)
+    few = Reason("few blocks", "few-blocks", blocks=1, wanted=4)
     for problem in problems[1:]:
         for name in ("a", "b"):
             one = make_result(problem, backend=name, median_s=1.0)

@@ -21,5 +21,5 @@ def test_one_line_for_each_kind_of_cause() -> None:
     odd = [refused(m, bare(Reason("m is no multiple of 16"))) for m in (63, 65, 67)]
     column = refused(1, bare(Reason("m is 1")))
     assert len(reasons([*odd, column])) == 2
-    others = [refused(m, Reason(f"{m} is odd")) for m in (3, 5)]
+    others = [refused(64, Reason(f"{dtype} is missing")) for dtype in ("f16", "f32")]
     assert len(reasons(others)) == 2

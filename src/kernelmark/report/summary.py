@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from kernelmark import ops
 from kernelmark.core.micro import is_micro
 from kernelmark.core.problem import Problem
-from kernelmark.core.reason import TEXT, Reason, shorten
+from kernelmark.core.reason import TEXT, Reason, shorten, suffixed
 from kernelmark.core.result import Measurement, Result, Status
 from kernelmark.core.units import counted
 from kernelmark.ops.base import Parameter
@@ -305,10 +305,10 @@ def collect_warnings(rows: Sequence[ResultRow]) -> list[Reason]:
     found = [
         _worst(ones)
         if len(rows_of[kind]) == 1
-        else Reason(f"{_worst(ones)} (the worst of {len(rows_of[kind])} results)")
+        else suffixed(_worst(ones), f" (the worst of {len(rows_of[kind])} results)")
         for kind, ones in groups.items()
     ]
-    texts = [item for item in found if item.root.code == TEXT]
+    texts = [item for item in found if item.code == TEXT]
     if len(texts) > _MOST_TEXTS:
         found = [item for item in found if item not in texts[_MOST_TEXTS:]]
         found.append(

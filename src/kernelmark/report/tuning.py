@@ -23,7 +23,7 @@ Records = list[dict[str, str | int | float | None]]
 
 # Relative half-width above which a problem's share of the time is unreliable.
 _MAX_HALF_WIDTH = 0.2
-_NUMBER = re.compile(r"\d+")
+_NUMBER = re.compile(r"\b\d+\b")
 
 
 def _table(columns: str, rows: Iterable[tuple[str, ...]]) -> Table:

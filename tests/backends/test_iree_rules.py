@@ -245,9 +245,9 @@ def test_explains_with_the_line_of_the_mlir() -> None:
 def test_explains_with_the_first_error_and_the_first_line() -> None:
     """The cause comes first and has no place; what it made fail has one."""
     log = "<unknown>:0: error: no such type on gfx942\n<stdin>:3:10: error: translation failed"
-    fields = explain(1, log, SOURCE).fields
-    assert fields["error"] == "no such type on gfx942"
-    assert (fields["line"], fields["source"]) == (3, "%0 = bad")
+    first = explain(1, log, SOURCE).partition("\n")[0]
+    assert tells(first, error="no such type on gfx942", line=3, source="%0 = bad")
+    assert "translation failed" not in first
 
 
 @pytest.mark.parametrize(

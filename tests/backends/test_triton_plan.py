@@ -239,7 +239,7 @@ def test_only_few_rows_try_a_cache_modifier() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "code"),
+    "config",
     [
         {"blok_m": 64},
         {"waves_per_eu": 2},  # AMD's alone

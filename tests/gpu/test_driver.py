@@ -391,5 +391,5 @@ def test_a_library_that_cannot_start_says_why(
     found.codes[symbol] = code
     reason = drivers.unavailable(table.vendor)
     assert reason is not None
-    assert reason.fields["where"] == "/somewhere/libvendor.so.9"
-    assert (reason.root.fields["call"], reason.root.fields["status"]) == (symbol, code)
+    assert tells(reason, library="/somewhere/libvendor.so.9")
+    assert (reason.fields["call"], reason.fields["status"]) == (symbol, code)

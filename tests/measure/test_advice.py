@@ -6,7 +6,6 @@ import math
 
 import pytest
 
-from kernelmark.core.reason import read_reason
 from kernelmark.core.result import Block
 from kernelmark.core.units import time_text
 from kernelmark.measure.blocks import reliability_warnings
@@ -40,8 +39,3 @@ def test_an_interval_wider_than_its_blocks_explains_itself() -> None:
 @pytest.mark.parametrize("bounds", [(20e-6, 90e-6), (0.0, math.inf)])
 def test_bounds_that_add_nothing_are_left_out(bounds: tuple[float, float]) -> None:
     assert disagreement(*bounds, 20e-6, 90e-6) == {"low_s": 20e-6, "high_s": 90e-6}
-
-
-def test_a_warning_stored_without_the_interval_can_be_read() -> None:
-    document = {"code": "blocks-disagree", "fields": {"low_s": 1e-6, "high_s": 9e-6}}
-    assert read_reason(document, "as it was") != "as it was"

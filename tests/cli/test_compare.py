@@ -409,7 +409,7 @@ def test_a_rule_that_warns_after_it_fails_is_refused(refused, two, tmp_path):
 def moved(tmp_path, monkeypatch):
     """Everything is slower in head, the first row by more, and that one is the sentinel."""
     keys = ("gemm m=1 n=1 k=1",)
-    monkeypatch.setattr("kernelmark.api.compare.sentinel_keys", lambda name: keys)
+    monkeypatch.setattr("kernelmark.api.compare.canary_keys", lambda name: keys)
     with open_store(tmp_path / "store.sqlite") as store:
         store.add_result_set(run("base", 10.0, 20.0, 30.0))
         store.add_result_set(run("head", 20.0, 24.0, 33.0, started=2.0))

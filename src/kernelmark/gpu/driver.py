@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kernelmark.core.errors import CaseError, OutOfMemory, UsageError
-from kernelmark.core.reason import Reason, prefixed
+from kernelmark.core.reason import Reason, prefixed, suffixed
 from kernelmark.core.units import bytes_text
 from kernelmark.gpu.library import (
     CUDA,
@@ -394,7 +394,7 @@ def unavailable(vendor: str) -> Reason | None:
     try:
         found = driver(vendor)
     except UsageError as error:
-        return Reason(f"{error.message}" + (f"; {error.hint}" if error.hint else ""))
+        return suffixed(error.message, f"; {error.hint}" if error.hint else "")
     try:
         count = found.count()
     except CaseError as error:

@@ -26,6 +26,7 @@ from kernelmark.stats.interval import (
 # A disturbance below these fractions is within the spread of the samples.
 LOAD_SHARE = 0.1
 CLOCK_SHARE = 0.03
+_IDLE_GAPS = ', or add idle gaps between samples (duty = "burst" in --timing FILE.toml)'
 # Warnings about the interval, which merging several processes recomputes.
 INTERVAL_WARNINGS = (
     "interval-above-target",
@@ -46,7 +47,8 @@ def interval_warnings(interval: Interval, target: float | None) -> list[Reason]:
     return [
         Reason(
             f"interval: {spread_text(width)} is above the target of "
-            f"{spread_text(target)}: allow more time (--max-s) or more blocks (max_allocations)",
+            f"{spread_text(target)}: allow more time (--max-s) or more blocks"
+            " (max_allocations in --timing FILE.toml)",
             "interval-above-target",
             width=width,
             target=target,
@@ -85,7 +87,7 @@ def reliability_warnings(blocks: Sequence[Block], interval: Interval, wanted: in
             Reason(
                 f"unreliable: blocks took from {time_text(low_s)} to {time_text(high_s)}"
                 f"{leaves if bounds else ''}, so it is not ranked: measure on a quiet machine, or"
-                " allow more blocks (max_allocations)",
+                " allow more blocks (max_allocations in --timing FILE.toml)",
                 "blocks-disagree",
                 low_s=low_s,
                 high_s=high_s,
@@ -133,7 +135,7 @@ def warmup_warnings(warmup: Warmup, timing: Timing) -> list[Reason]:
     return [
         Reason(
             f"times had not settled after {warmup.seconds:.2g} s of warm-up: raise"
-            f" warmup_s (now {timing.warmup_s:g})",
+            f" warmup_s in --timing FILE.toml (now {timing.warmup_s:g})",
             "not-settled",
             seconds=warmup.seconds,
             warmup_s=timing.warmup_s,
@@ -196,9 +198,9 @@ def _clock(blocks: Sequence[Block], *, sustained: bool) -> list[Reason]:
         Reason(
             (
                 f"the clock moved between {min(clocks):.0f} and {max(clocks):.0f} MHz"
-                " while timing: lock it, warm up longer (warmup_s)"
+                " while timing: lock it, warm up longer (warmup_s in --timing FILE.toml)"
             )
-            + (', or add idle gaps between samples (duty = "burst")' if sustained else ""),
+            + (_IDLE_GAPS if sustained else ""),
             "clock-moved",
             low_mhz=min(clocks),
             high_mhz=max(clocks),
@@ -218,7 +220,7 @@ def _throttle(blocks: Sequence[Block], *, sustained: bool) -> list[Reason]:
                 f"throttled in {count} of {len(blocks)} blocks by "
                 f"{join_commas(reasons)}: cool the device"
             )
-            + (', or add idle gaps between samples (duty = "burst")' if sustained else ""),
+            + (_IDLE_GAPS if sustained else ""),
             "throttled",
             count=count,
             blocks=len(blocks),

@@ -22,7 +22,6 @@ from kernelmark.report.results import MARK, ResultRow, share_percent, share_text
 from kernelmark.report.tables import Column, Table, tabulate
 from kernelmark.stats.estimators import t_quantile
 from kernelmark.stats.modes import modes_text
-from kernelmark.workloads.generate import categories
 
 # How a case ended.
 _OUTCOMES = {
@@ -380,6 +379,8 @@ _Field = dict[str, Measurement]
 
 def category_names(problem: Problem) -> tuple[str, ...]:
     """Return the categories of a problem (docs/suites.md); () for ops without categories."""
+    from kernelmark.workloads.generate import categories
+
     d = problem.dims
     if problem.op in _GEMMS:
         op = ops.registry.get(problem.op)

@@ -95,7 +95,7 @@ class MeasureCase(Job[Result]):
 
     def fail(self, info: DeviceInfo, failure_: Failure, started: float) -> Result:
         error = failure_.error
-        if failure_.started:
+        if failure_.started and "phase" not in error.fields:
             error = suffixed(error, in_phase(failure_.phase))
         cost = {"total": time.time() - started}
         return failure(self.case, info, failure_.status, error, started=started, cost=cost)

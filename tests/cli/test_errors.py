@@ -203,7 +203,7 @@ def test_a_store_of_a_newer_schema(refused, stored, fake_words, tmp_path):
         ("[1, 2]", ""),
         ('{"kernelmark":"results","version":99}', "99"),
         ('{"kernelmark":"case","version":1}', "case"),
-        ('{"kernelmark":"results","version":1,"run":{},"results":[]}', "id"),
+        ('{"kernelmark":"results","version":1,"run":{},"results":[]}', "argv"),
         ('{"kernelmark":"results","version":1,"extra":1}', "extra"),
         ("\0\1\2", ""),
     ],
@@ -337,7 +337,7 @@ def test_a_word_is_suggested_only_if_it_is_close(refused, word: str, close: str)
 
 
 def test_a_backend_may_be_a_kernel_file_of_any_kind(refused) -> None:
-    hint = refused("run", "-o", "gemm", "-b", "nonesuch", reason="unknown-name").err
+    hint = refused("run", "-o", "gemm", "-b", "nonesuch", name="nonesuch").err
     assert all(suffix in hint for suffix in backends.FILES)
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -333,6 +334,26 @@ def test_docs_say_what_the_commands_do():
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+# options of Python, pip, IREE, iconv and profilers
+FOREIGN = "-m -t --force-reinstall --iree-opt-data-tiling --import --kernel-trace --metrics --page"
+FOREIGN += " --section --trace --help"
+
+
+def test_hints_name_options_that_exist():
+    from typer.main import get_command
+
+    def options(command):
+        found = {name for one in command.params for name in (*one.opts, *one.secondary_opts)}
+        return found.union(*map(options, getattr(command, "commands", {}).values()))
+
+    known = options(get_command(app)) | set(FOREIGN.split())
+    for path in Path(listing.__file__).parent.parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.keyword) and node.arg == "hint":
+                named = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", ast.unparse(node.value)))
+                assert named <= known, f"{path}:{node.value.lineno}: {named - known}"
 
 
 def test_every_option_is_explained():

@@ -176,5 +176,5 @@ def test_every_id_is_a_legal_name() -> None:
     "bad", ["", " ", "a b", "latest", "Latest~1", "-x", "a/b", "x" * 65, "\0", "a\n", "é"]
 )
 def test_a_name_that_cannot_be_typed_back_is_refused(bad: str) -> None:
-    with raises(UsageError, name=bad[:80], what="run"):
+    with raises(UsageError, name=repr(bad[:80]), what="run"):
         check_name("run", bad)

@@ -211,8 +211,8 @@ def _check_types(kernels: object, inputs: object, ref: object) -> None:
         )
 
 
-def _wrong_type(name: str, value: object, wanted: str) -> Reason:
-    return Reason(f"{name} is not {wanted}, but {type(value).__name__}")
+def _wrong_type(name: str, value: object, wanted: str) -> str:
+    return f"{name} is not {wanted}, but {type(value).__name__}"
 
 
 def _check_count(name: str, value: object, meaning: str) -> None:
@@ -525,14 +525,10 @@ class _CallKernel(Kernel):
             expected = tuple(output.shape)
             shape = tuple(answer.shape) if hasattr(answer, "shape") else None
             if shape != expected:
+                of_shape = "" if shape is None else f" of shape {shape}"
                 raise ProblemError(
-                    f"the function returned {type(answer).__name__}"
-                    + (
-                        f" of shape {(None if shape is None else str(shape))}"
-                        if (None if shape is None else str(shape))
-                        else ""
-                    )
-                    + f", the first function an array of shape {expected}"
+                    f"the function returned {type(answer).__name__}{of_shape}, the first function"
+                    f" an array of shape {expected}"
                 )
             output[...] = answer
             return

@@ -88,18 +88,15 @@ class Finding:
     def answer(self) -> Reason:
         """The result in one sentence."""
         culprits = self.culprits
-        named = f"{culprits[0]} … {culprits[-1]}" if len(culprits) > 1 else culprits[0]
+        named = culprits[0]
+        if len(culprits) > 1:
+            named += f" … {culprits[-1]} ({len(culprits)} candidates not distinguished)"
         shown = of_pairs(self.rows)
         own = next((c for c in shown if (c.problem, c.backend) == self._followed), None)
         return Reason(
             ("not decided; most probable: " if self.state == "undecided" else "")
-            + f"{named}"
-            + (f" ({len(culprits)} candidates not distinguished)" if len(culprits) > 1 else "")
-            + (
-                f": {self.change.problem} by {self.change.backend}, "
-                f"{(own or self.change).reason}; {100 * self.probability:.0f} %"
-                " probable"
-            )
+            + f"{named}: {self.change.problem} by {self.change.backend}, "
+            + f"{(own or self.change).reason}; {100 * self.probability:.0f} % probable"
             + (
                 ", but the direct comparison with the candidate before does not show it"
                 if self.state == "unconfirmed"

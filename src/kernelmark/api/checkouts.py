@@ -18,7 +18,6 @@ from kernelmark.api.selection import parse_config
 from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.files import read_text, read_whole
 from kernelmark.core.immutable import FrozenDict
-from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, Config
 from kernelmark.host.cache import cache_root, digest
 from kernelmark.host.permissions import private_folder
@@ -75,8 +74,7 @@ class Repository:
         except UsageError:
             shallow = _git(self.top, "rev-parse", "--is-shallow-repository") == "true"
             hint = "the clone is shallow: git fetch --unshallow" if shallow else "see 'git log'"
-            reason = Reason(f"{self.top} has no commit {ref!r}")
-            raise UsageError(reason, hint=hint) from None
+            raise UsageError(f"{self.top} has no commit {ref!r}", hint=hint) from None
 
     def between(self, good: str, bad: str) -> list[str]:
         """Return the commits after `good` up to `bad` along first parents, oldest first. `good`
@@ -304,7 +302,7 @@ class Wheels:
             if not file.is_file():
                 raise UsageError(
                     f"{file}: there is no such wheel",
-                    hint=("paths in the list are absolute, or relative to the folder of the list"),
+                    hint="paths in the list are absolute, or relative to the folder of the list",
                 )
         self._files, self._side, self._where = files, side, where
         self.names = [file.name for file in files]
@@ -351,7 +349,7 @@ def read_wheels(path: str) -> list[Path]:
         kind, folder = ("folder", given) if given.is_dir() else ("wheel", given.parent)
         raise UsageError(
             f"{path}: is a {kind}; --wheels takes a text file that lists wheels",
-            hint=(f"order them from good to bad, by version: ls -1v {folder}/*.whl > wheels.txt"),
+            hint=f"order them from good to bad, by version: ls -1v {folder}/*.whl > wheels.txt",
         )
     return [given.parent / Path(line).expanduser() for line in _lines(path)]
 

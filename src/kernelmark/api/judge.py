@@ -415,7 +415,7 @@ def verdict_again(doubt: Doubt, again: Result, min_effect: float) -> Change:
     """Return the verdict on a suspect's repeated measurement, by the strict screen."""
     if again.status is not Status.OK or again.measurement is None:
         failed = Reason(
-            f"{again.status.value}" + (f": {shorten(again.error)}" if again.error else ""),
+            again.status.value + (f": {shorten(again.error)}" if again.error else ""),
             "failed",
             status=again.status.value,
             cause=again.error,

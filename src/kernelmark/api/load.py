@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kernelmark.api.results import Results
 from kernelmark.core.errors import CodecError, NothingToDo, UsageError, about
-from kernelmark.core.reason import Reason, prefixed
+from kernelmark.core.reason import prefixed
 from kernelmark.core.result import ResultSet
 from kernelmark.core.timing import Timing
 from kernelmark.stores import opened
@@ -102,15 +102,11 @@ def _ours(data: bytes, name: str) -> ResultSet:
         check_id("run", check_results(results).run.id)
     except (CodecError, UsageError) as error:
         reason = prefixed(error.message, f"{name}: ")
-        hint = error.hint or (
-            Reason(
-                "it is a kernelmark file, but was changed, or written by another"
-                " version; export the run again: kmark export RUN --json FILE"
-            )
-            if ours
-            else None
+        hint = (
+            "it is a kernelmark file, but was changed, or written by another version; export the"
+            " run again: kmark export RUN --json FILE"
         )
-        raise CodecError(reason, hint=hint) from None
+        raise CodecError(reason, hint=error.hint or (hint if ours else None)) from None
     return results
 
 

@@ -479,4 +479,4 @@ def send_mail(
         ) from None
     if done.returncode:
         why = last_line(done.stderr) or f"code {done.returncode}"
-        raise NotSent(f"{program} failed" + (f": {why}" if why else ""))
+        raise NotSent(f"{program} failed: {why}")

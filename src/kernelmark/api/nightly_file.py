@@ -23,7 +23,6 @@ from kernelmark.core.errors import UsageError
 from kernelmark.core.files import load_toml
 from kernelmark.core.flags import flags
 from kernelmark.core.immutable import FrozenDict
-from kernelmark.core.reason import Reason
 from kernelmark.core.timing import Timing
 from kernelmark.workloads.suites import CANARIES
 
@@ -291,5 +290,4 @@ def _value(value: Any, hint: Any, file: str, key: str) -> Any:
 
 
 def _wrong(value: object, file: str, key: str, example: str) -> UsageError:
-    reason = Reason(f"{file}: {key} cannot be {value!r}")
-    return UsageError(reason, hint=f"for example: {example}")
+    return UsageError(f"{file}: {key} cannot be {value!r}", hint=f"for example: {example}")

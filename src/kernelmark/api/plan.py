@@ -125,13 +125,13 @@ def _check_ops(file: Backend, ops: Sequence[str], requested: Sequence[str]) -> N
 
     if not requested or set(ops) & set(requested):
         return
-    hint = Reason("leave -o out, or choose another backend by -b")
+    hint = "leave -o out, or choose another backend by -b"
     own = op_folder.registry.get(ops[0]) if len(ops) == 1 else None
     if isinstance(own, OwnOp):
         path = Path(own.place).name
-        hint = Reason(
-            f"{path} defines its own op, {own.name}: leave -o out; -a NAME=VALUE"
-            f" sets its parameters ({join_commas(own.parameters)})"
+        hint = (
+            f"{path} defines its own op, {own.name}: leave -o out; -a NAME=VALUE sets its"
+            f" parameters ({join_commas(own.parameters)})"
         )
     raise UsageError(
         f"{file.name} computes {join_commas(ops)}, not {join_commas(requested)}", hint=hint
@@ -294,7 +294,7 @@ def require(ref: BackendRef, info: DeviceInfo) -> None:
     if reason := unavailable(backend, info):
         raise UsageError(
             Reason(
-                f"backend {ref.name} is not available: {Reason.of(reason)}",
+                f"backend {ref.name} is not available: {reason}",
                 "backend-unavailable",
                 backend=ref.name,
                 cause=Reason.of(reason),

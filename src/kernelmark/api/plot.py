@@ -84,9 +84,7 @@ def check_options(kind: str, **options: str) -> dict[str, str]:
         if name not in allowed:
             names = ", ".join(allowed)
             hint = f"it has: {names}" if names else "it has no options of its own"
-            raise UsageError(
-                f"unknown option {name!r}" + (f" of {kind}" if kind else ""), hint=hint
-            )
+            raise UsageError(f"unknown option {name!r} of {kind}", hint=hint)
     return set_options
 
 

@@ -16,7 +16,6 @@ from urllib.parse import quote, urlsplit
 from kernelmark.api.roofs import stored_roofs
 from kernelmark.core import codec
 from kernelmark.core.errors import KernelmarkError, UsageError
-from kernelmark.core.reason import Reason
 from kernelmark.core.result import Result, ResultSet
 from kernelmark.stores.store import Store
 from kernelmark.stores.writing import Position, positions
@@ -195,5 +194,5 @@ def _error_of(error: urllib.error.HTTPError) -> Exception:
     if error.code in _AGAIN:
         after = error.headers.get("retry-after", "")
         return _TryAgain(message, float(after) if after.isdigit() else 0.0)
-    text = Reason(f"the dashboard refused ({error.code}): {message}")
+    text = f"the dashboard refused ({error.code}): {message}"
     return _Refused(error.code, text, _HINTS.get(error.code))

@@ -24,7 +24,6 @@ from kernelmark.backends._lineage import remember
 from kernelmark.core.dtype import foreign_dtype
 from kernelmark.core.errors import KernelmarkError, StoreError, UsageError
 from kernelmark.core.files import write_whole
-from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, Run, RunState
 from kernelmark.core.timing import Timing
 from kernelmark.core.units import plain_number
@@ -299,9 +298,9 @@ def _resume_hint(run_id: str, store: Store | None) -> Iterator[None]:
         if store is not None and error.message.code == "store-disk-full":
             with contextlib.suppress(KernelmarkError):
                 store.run(run_id)
-                error.hint = Reason(
-                    f"free some space, then: kmark run --resume {run_id}; what was stored"
-                    " before is intact"
+                error.hint = (
+                    f"free some space, then: kmark run --resume {run_id}; what was stored before"
+                    " is intact"
                 )
         raise
 

@@ -21,7 +21,6 @@ from kernelmark.api.selection import Selection
 from kernelmark.api.tuning_plan import DEVICES, Planned, plan, summarise
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.immutable import FrozenDict
-from kernelmark.core.reason import Reason
 from kernelmark.devices import registry as device_kinds
 from kernelmark.host.signals import caught_stops
 from kernelmark.runners.jobs import compiles
@@ -99,10 +98,7 @@ def run(
     Ctrl-C or SIGTERM ends all workers and returns what was reached.
     """
     if minutes < 0:
-        raise UsageError(
-            "minutes" + (f"={minutes}" if minutes else "") + " is not a number of at least 0",
-            hint="0 is no limit",
-        )
+        raise UsageError(f"minutes={minutes} is not a number of at least 0", hint="0 is no limit")
     folder = TuningFolder.open(place)
     chosen = picked(folder, only)
     _require(folder, chosen, devices)
@@ -161,7 +157,7 @@ def _require(folder: TuningFolder, chosen: Sequence[TunePlan], asked: Sequence[s
         check = f"; 'kmark tune check {where}' compiles candidates without it"
         compiled = all(compiles(plan.backend) for plan in chosen)
         raise UsageError(
-            f"the plans are for {arch}, and no such GPU is here: {Reason.of(reason)}",
+            f"the plans are for {arch}, and no such GPU is here: {reason}",
             hint=f"run them where there is one{check if compiled else ''}",
         )
 

@@ -324,7 +324,7 @@ def plan(
 
 def _way_out(backend: str, refused: Sequence[Refused], info: DeviceInfo) -> str:
     if any(refusal.by_reference for refusal in refused):
-        return Reason("--reference chooses another")
+        return "--reference chooses another"
     bare = next((refusal.cost.problem for refusal in refused if refusal.bare), None)
     if bare is None:
         return ""
@@ -429,7 +429,7 @@ def _check_settings(chosen: Settings, info: DeviceInfo, *, here: bool, named: bo
     for name, number in numbers.items():
         if not (math.isfinite(number) and number >= 0):
             raise UsageError(
-                f"{name}" + (f"={number}" if number else "") + " is not a number of at least 0",
+                f"{name}={number} is not a number of at least 0",
                 hint="0 minutes are no limit; a ratio of 1 and a gain of 0 keep all that is faster",
             )
     if reason := planfile.too_few(asked.rounds):
@@ -464,12 +464,11 @@ def _reference_in_errors(*, by_summary: bool) -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        reason = Reason(
-            f"{error.message}; it is the reference"
-            + (" that summary.csv names" if by_summary else "")
-        )
+        named = " that summary.csv names" if by_summary else ""
+        hint = f"{error.hint}; " if error.hint else ""
         raise UsageError(
-            reason, hint=((f"{error.hint}; " if error.hint else "") + "--reference chooses another")
+            f"{error.message}; it is the reference{named}",
+            hint=f"{hint}--reference chooses another",
         ) from None
 
 

@@ -276,7 +276,7 @@ def _check_environments(options: SideOptions) -> None:
     if options.base_env is None or options.head_env is None:
         present, missing = NAMES if options.head_env is None else NAMES[::-1]
         raise UsageError(
-            f"{f'--{present}-env'} needs --{missing}-env", hint="both sides need an interpreter"
+            f"--{present}-env needs --{missing}-env", hint="both sides need an interpreter"
         )
     for_commits = [f"--{name}" for name in ("base", "build", "python") if getattr(options, name)]
     if for_commits:

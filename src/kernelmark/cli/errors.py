@@ -11,7 +11,6 @@ from typing import Any, Literal, get_args, get_origin
 
 from kernelmark.cli.output import complain, say, silenced
 from kernelmark.core.errors import KernelmarkError, ProblemError, UsageError
-from kernelmark.core.reason import Reason
 from kernelmark.core.verdict import INTERRUPTED
 from kernelmark.host.signals import stop_asked
 
@@ -152,9 +151,9 @@ _ABOUT = {
     "import-file": (
         "name the tool it is of by --as; 'kmark import --help' says which files can be read"
     ),
-    "results-file": Reason(
-        "'kmark run --json FILE' and 'kmark export --json FILE' write such"
-        " files; 'kmark list runs' lists what is stored"
+    "results-file": (
+        "'kmark run --json FILE' and 'kmark export --json FILE' write such files; 'kmark list runs'"
+        " lists what is stored"
     ),
     "rule-file": (
         'for example: rule = "ratio", then warn = 1.05 and fail = 1.10 on lines of their own'

@@ -242,7 +242,7 @@ def opened_for_micro(place: str | None) -> Store:
     try:
         return open_store(place, readonly=True)
     except KernelmarkError as error:
-        if isinstance(error, NothingToDo):
+        if error.message.code in ("store-missing", "store-empty"):
             error.hint = "`kmark micro NAME` adds results"
         raise
 

@@ -13,7 +13,6 @@ from kernelmark.cli import options as o
 from kernelmark.cli.output import put, say
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import file_unwritable
-from kernelmark.core.units import counted
 from kernelmark.core.verdict import SOME_FAILED
 
 # Options that apply to a bundle; `words` has a separate check.
@@ -36,8 +35,7 @@ def make_pack(
         )
     if names:
         raise UsageError(
-            f"--precompile takes {counted(0, 'benchmark')}, not {len(names)}",
-            hint="it compiles all kernels",
+            f"--precompile takes 0 benchmarks, not {len(names)}", hint="it compiles all kernels"
         )
     o.check_alone(
         context,

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, overload
 
 from kernelmark.core.errors import UsageError
-from kernelmark.core.reason import Reason
 from kernelmark.core.text import printable
 
 if TYPE_CHECKING:
@@ -90,8 +89,8 @@ def flush() -> None:
     write("-", "")
 
 
-def _refused(place: str, error: str) -> Reason:
-    return Reason(f"{place} cannot be written: {error}")
+def _refused(place: str, error: str) -> str:
+    return f"{place} cannot be written: {error}"
 
 
 def _unwritable(place: str, error: OSError) -> UsageError:

@@ -12,7 +12,6 @@ from kernelmark.cli import completing
 from kernelmark.cli import options as o
 from kernelmark.cli.output import check_drawable, put
 from kernelmark.core.errors import UsageError
-from kernelmark.core.units import counted
 
 if TYPE_CHECKING:
     from kernelmark.api.plot import Figure
@@ -135,7 +134,7 @@ def _of_history(asked: _Asked) -> Figure:
 
     if asked.refs:
         raise UsageError(
-            f"plot history takes {counted(0, 'run')}, not {len(asked.refs)}",
+            f"plot history takes 0 runs, not {len(asked.refs)}",
             hint="--filter, -o and -b choose series",
         )
     with open_store(asked.store, readonly=True) as opened:
@@ -149,7 +148,7 @@ def _of_tuning(asked: _Asked) -> Figure:
 
     if len(asked.refs) != 1:
         raise UsageError(
-            f"plot tuning takes {counted(1, 'folder')}, not {len(asked.refs)}",
+            f"plot tuning takes 1 folder, not {len(asked.refs)}",
             hint="for example: kmark plot tuning DIR",
         )
     return plot.of_tuning(asked.refs[0], dark=asked.dark)

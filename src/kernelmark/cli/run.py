@@ -145,8 +145,7 @@ def _resumed(store: Store, ref: str, *, failed_too: bool) -> Run:
     if run.argv[0] != "run":
         made_by = shlex.join(run.argv[: 2 if run.argv[0] == "tune" else 1])
         raise UsageError(
-            f"kmark run cannot resume run {run.id}"
-            + (f", which was made by kmark {made_by}" if made_by else ""),
+            f"kmark run cannot resume run {run.id}, which was made by kmark {made_by}",
             hint=f"give that command again: kmark {shlex.join(redacted(run.argv))}",
         )
     return run

@@ -54,7 +54,7 @@ def put_results(
                 put_table(metrics_table(results.micro))
             flush()
     finally:  # write the files even if the reader of stdout closed its pipe
-        outputs.put(json=results.to_json, csv=results.to_csv, md=lambda: results.to_md())
+        outputs.put(json=results.to_json, csv=results.to_csv, md=results.to_md)
 
 
 def print_notes(

@@ -13,7 +13,6 @@ from kernelmark.cli import options as o
 from kernelmark.cli.output import put, put_table, say, write
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import file_unreadable
-from kernelmark.core.reason import Reason
 from kernelmark.core.units import counted
 
 _NEEDED = ("fastapi", "uvicorn", "jinja2")
@@ -59,9 +58,7 @@ def serve(
     with serving.open_served(store, public=public) as opened:
         notes = []
         if opened.readonly and not public:
-            notes.append(
-                f"note: {Reason(f'{opened.where} is read-only here: every push is rejected')}"
-            )
+            notes.append(f"note: {opened.where} is read-only here: every push is rejected")
         if not opened.runs(limit=1):
             notes.append(f"note: {opened.where} has no runs yet: kmark run or kmark push adds them")
 

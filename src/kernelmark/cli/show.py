@@ -118,7 +118,7 @@ def chosen(
         raise NothingToDo(f"run {every.run.id} has no results", hint=_without_results(every, place))
     if not kept:
         raise NothingToDo(
-            "no result matches" + (f" in run {every.run.id}" if every.run.id else ""),
+            f"no result matches in run {every.run.id}",
             hint=f"it has {len(every.results)}: {extended(f'kmark show {every.run.id}', place)}",
         )
     return Results(ResultSet(run=every.run, results=kept), results.roofs, results.notes)

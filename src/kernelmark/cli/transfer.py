@@ -15,7 +15,6 @@ from kernelmark.cli import completing
 from kernelmark.cli import options as o
 from kernelmark.cli.output import say, stderr_text
 from kernelmark.core.errors import KernelmarkError, UsageError, about
-from kernelmark.core.reason import Reason, prefixed
 from kernelmark.core.units import counted, join_or
 
 if TYPE_CHECKING:
@@ -293,9 +292,8 @@ def _results(file: str, given: Overrides, form: str | None) -> ResultSet:
         known = logs.recognized(file)
         if known is None:
             raise
-        of_calls = Reason(f"{known} is a format of logs of calls, not of results")
         raise UsageError(
-            prefixed(of_calls, f"{file}: "),
+            f"{file}: {known} is a format of logs of calls, not of results",
             hint="add: --workload DIR"
             + (f", or for its times: --as {known}" if known in importers.registry.names() else ""),
         ) from None

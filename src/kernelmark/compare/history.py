@@ -271,11 +271,14 @@ def hold(found: Sequence[Story], sentinels: Mapping[str, str]) -> tuple[list[Sto
         for entry in found
     ]
     reasons = [
-        Reason(f"{key}: {status.value}", "canary-change", problem=key, verdict=status.value)
-        for (run_id, key), status in moved.items()
-        if run_id == newest
+        _change(key, status.value) for (run_id, key), status in moved.items() if run_id == newest
     ]
     return held, reasons
+
+
+def _change(key: str, verdict: str) -> Reason:
+    """Return the reason that a canary changed."""
+    return Reason(f"{key}: {verdict}", "canary-change", problem=key, verdict=verdict)
 
 
 def marked(
@@ -295,8 +298,7 @@ def marked(
             every = [moves[entry.series].get(run_id) for entry in present]
             ratios = [ratio for ratio in every if ratio is not None]
             if len(ratios) == len(present) and len({ratio > 1 for ratio in ratios}) == 1:
-                change = Reason(f"{key}: {_direction(ratios[0])}")
-                reasons.setdefault(run_id, []).append(change)
+                reasons.setdefault(run_id, []).append(_change(key, _direction(ratios[0])))
     return {run_id: tuple(texts) for run_id, texts in reasons.items()}
 
 
@@ -385,7 +387,7 @@ def _screen_metric(screen: Screen, newest: Point) -> Screen:
 
 
 def _failed(point: Point) -> Reason:
-    return Reason(f"{point.status.value}", "failed", status=point.status.value)
+    return Reason(point.status.value, "failed", status=point.status.value)
 
 
 def _failed_before(point: Point) -> Reason:

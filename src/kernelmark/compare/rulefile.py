@@ -171,7 +171,7 @@ def _rule(table: Mapping[str, Any], default: Preset | None) -> Preset:
     unknown = [name for name in settings if name not in start.settings]
     if unknown and default is not None:
         raise UsageError(
-            f"unknown setting {unknown[0]!r}" + (f" of {start.name}" if start.name else ""),
+            f"unknown setting {unknown[0]!r} of {start.name}",
             hint=f"it has: {', '.join(start.settings)}; rows are chosen by: "
             f"{', '.join(_SELECTORS)}",
         )

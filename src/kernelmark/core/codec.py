@@ -278,9 +278,8 @@ def _read_enum(value: Json, kind: type[StrEnum], where: str) -> StrEnum:
         raise CodecError(_not_one_of(where, value, kind)) from None
 
 
-def _not_one_of(where: str, value: Json, known: Iterable[object]) -> Reason:
-    listed = tuple(str(item) for item in known)
-    return Reason(f"{where}: {value!r} is not one of {join_commas(listed)}")
+def _not_one_of(where: str, value: Json, known: Iterable[object]) -> str:
+    return f"{where}: {value!r} is not one of {join_commas(known)}"
 
 
 _SCALARS = {int: "an integer", str: "a string", bool: "true or false"}

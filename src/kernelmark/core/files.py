@@ -96,18 +96,17 @@ def load_toml(
     try:
         return parse_toml(text)
     except ValueError as error:
-        message = Reason(f"{shown or str(path)}: is not valid TOML: {error}")
-        raise UsageError(message, hint=hint) from None
+        raise UsageError(f"{shown or path}: is not valid TOML: {error}", hint=hint) from None
 
 
 def file_unreadable(shown: object, error: OSError) -> Reason:
     """Return the reason why the file `shown` cannot be read."""
-    return Reason(f"{shown}: cannot be read: {error.strerror or str(error)}")
+    return Reason(f"{shown}: cannot be read: {error.strerror or error}")
 
 
 def file_unwritable(shown: object, error: OSError) -> Reason:
     """Return the reason why the file `shown` cannot be written."""
-    return Reason(f"{shown} cannot be written: {error.strerror or str(error)}")
+    return Reason(f"{shown} cannot be written: {error.strerror or error}")
 
 
 def json_text(document: object) -> str:

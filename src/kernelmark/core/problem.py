@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from kernelmark.core.dtype import DTYPES
 from kernelmark.core.errors import ProblemError
 from kernelmark.core.immutable import FrozenDict
-from kernelmark.core.reason import Reason
 
 Option = str | float | bool
 
@@ -122,8 +121,7 @@ def _check_form(problem: Problem) -> None:
         raise ProblemError(f"{twice!r} is given twice in the problem")
     for name, size in problem.dims.items():
         if not isinstance(size, int) or isinstance(size, bool):
-            reason = Reason(f"{name}={size!r} is not an integer")
-            raise ProblemError(reason)
+            raise ProblemError(f"{name}={size!r} is not an integer")
     for name, dtype_name in problem.dtypes.items():
         if dtype_name not in DTYPES:
             raise ProblemError(

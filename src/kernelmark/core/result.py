@@ -70,8 +70,7 @@ class Case(_CaseMemory):
             if not isinstance(value, str | int | float):
                 raise UsageError(f"config: {name}={value!r} is not a word, number or truth value")
             if isinstance(value, float) and not math.isfinite(value):
-                cause = Reason(f"{name}={value} is not finite")
-                raise UsageError(prefixed(cause, "config: "))
+                raise UsageError(f"config: {name}={value} is not finite")
 
     @computed_once
     def series(self) -> str:

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from types import FrameType
 
 from kernelmark.core.errors import UsageError
-from kernelmark.core.reason import Reason
 
 # Control characters except tab and line feed, and bidirectional overrides: they can move the
 # cursor, change colours, hide text or make a terminal send input.
@@ -56,8 +55,7 @@ def found_in(pattern: str, texts: Iterable[str], *, hint: str | None = None) -> 
             compiled = re.compile(pattern)
             return [compiled.search(text) is not None for text in texts]
     except (re.error, OverflowError, RecursionError) as error:
-        reason = Reason(f"{pattern!r} is not a regular expression: {error}")
-        raise UsageError(reason, hint) from None
+        raise UsageError(f"{pattern!r} is not a regular expression: {error}", hint) from None
     except TimeoutError:
         raise UsageError(
             f"the regular expression {pattern!r} takes more than {LIMIT_S:g} s",

@@ -14,7 +14,6 @@ from typing import Any
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import load_toml
 from kernelmark.core.flags import flag, fraction, not_negative, positive
-from kernelmark.core.reason import Reason, prefixed
 from kernelmark.core.units import plain_number
 
 MOST_S = 1e6  # 12 days: no launch or measurement takes longer
@@ -145,8 +144,7 @@ class Timing:
             whole = isinstance(field.default, int)
             if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
                 expected = "a whole number" if whole else "a number"
-                cause = Reason(f"{field.name}={value!r} is not {expected}")
-                raise UsageError(prefixed(cause, "timing: "))
+                raise UsageError(f"timing: {field.name}={value!r} is not {expected}")
             object.__setattr__(self, field.name, value)
         for name, kind in (("cache", Cache), ("timer", Timer), ("strain", Strain), ("duty", Duty)):
             try:
@@ -229,8 +227,7 @@ def _unknown_field(where: str, name: str, names: Iterable[str]) -> UsageError:
     names = list(names)
     close = difflib.get_close_matches(name, names, n=1)
     meant = f"did you mean {close[0]}? " if close else ""
-    reason = Reason(f"{where}: unknown field {name!r}")
-    return UsageError(reason, hint=f"{meant}known: {', '.join(names)}")
+    return UsageError(f"{where}: unknown field {name!r}", hint=f"{meant}known: {', '.join(names)}")
 
 
 def load_timing_fields(path: Path) -> dict[str, Any]:

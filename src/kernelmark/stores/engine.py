@@ -210,9 +210,9 @@ def _connect_postgres(place: Location, *, readonly: bool) -> Engine:
     try:
         engine = create_engine(place.url, pool_pre_ping=True)
     except ImportError as error:
-        cause = f"psycopg: {str(error).splitlines()[0]}"
+        cause = str(error).splitlines()[0]
         raise StoreError(
-            f"the store {place.shown} cannot be opened" + (f": {cause}" if cause else ""),
+            f"the store {place.shown} cannot be opened: psycopg: {cause}",
             hint='pip install "psycopg[binary]"',
         ) from None
 

@@ -74,8 +74,7 @@ def check_file(place: Location, path: Path, *, readonly: bool) -> None:
 
     Other users may be able to write to a store that was named, but not to the user's own."""
     if not place.given and (unsafe := find_unsafe(path)) is not None:
-        reason = Reason(f"the store {place.shown} is not used: {unsafe}")
-        raise StoreError(reason, hint=_ELSEWHERE)
+        raise StoreError(f"the store {place.shown} is not used: {unsafe}", hint=_ELSEWHERE)
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
@@ -156,5 +155,4 @@ def _check_existing(place: Location, path: Path, *, readonly: bool) -> None:
 
 def _unusable(place: Location, error: OSError) -> StoreError:
     cause = error.strerror or type(error).__name__
-    reason = Reason(f"the store {place.shown} cannot be opened" + (f": {cause}" if cause else ""))
-    return StoreError(reason, hint=_ELSEWHERE)
+    return StoreError(f"the store {place.shown} cannot be opened: {cause}", hint=_ELSEWHERE)

@@ -84,7 +84,7 @@ def _latest(connection: Connection, back: int) -> int:
     if not found:
         raise NothingToDo(
             "the store has only runs of microbenchmarks",
-            hint=("`kmark micro show` shows the newest of them; `kmark run` adds runs of cases"),
+            hint="`kmark micro show` shows the newest of them; `kmark run` adds runs of cases",
         )
     if len(found) <= back:
         raise UsageError(

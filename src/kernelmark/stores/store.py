@@ -459,11 +459,7 @@ def _prepare(engine: Engine, place: Location, *, readonly: bool) -> None:
         return
     if not found:
         raise NothingToDo(
-            Reason(
-                "the store" + (f" {place.shown}" if place.shown else "") + " has no runs yet",
-                "store-empty",
-                store=place.shown,
-            ),
+            Reason(f"the store {place.shown} has no runs yet", "store-empty", store=place.shown),
             hint="`kmark run` adds results",
         )
     # A reader upgrades the store if it is also allowed to write to it.

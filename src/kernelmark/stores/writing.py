@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 from kernelmark.core import codec
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import UsageError
-from kernelmark.core.reason import TEXT, Reason, prefixed, reason_document
+from kernelmark.core.reason import TEXT, reason_document
 from kernelmark.core.result import Block, Case, Measurement, Result, ResultSet, Run, config_key
 from kernelmark.core.timing import Timing
 from kernelmark.stores.engine import cases, environments, problems, results, runs, timings
@@ -149,8 +149,7 @@ def positions(found: Sequence[Result]) -> dict[Position, Result]:
 def run_values(connection: Connection, run: Run) -> dict[str, Any]:
     """Return the columns of a run."""
     if not math.isfinite(run.started):
-        cause = Reason(f"started={run.started} is not finite")
-        raise UsageError(prefixed(cause, f"run {run.id}: "))
+        raise UsageError(f"run {run.id}: started={run.started} is not finite")
     fingerprint = run.environment.fingerprint
     document = compact(run.environment)
     add_missing(connection, environments, [{"fingerprint": fingerprint, "document": document}])

@@ -109,7 +109,7 @@ class Preset(Rule):
         for name, value in settings.items():
             if name not in self.settings:
                 raise UsageError(
-                    f"unknown setting {name!r}" + (f" of {self.name}" if self.name else ""),
+                    f"unknown setting {name!r} of {self.name}",
                     hint=f"it has: {', '.join(self.settings)}",
                 )
             number = value if isinstance(value, int | float) and value is not True else 0
@@ -211,8 +211,8 @@ def noted(reason: Reason, pair: Pair, medians: float | None = None) -> Reason:
             f"{reason}; multimodal: judged by block means", "by-block-means", cause=reason
         )
     return Reason(
-        f"{reason}; multimodal: judged by block means"
-        + (f", while medians changed by {change_text(medians)}" if medians else ""),
+        f"{reason}; multimodal: judged by block means, while medians changed by"
+        f" {change_text(medians)}",
         "by-block-means",
         cause=reason,
         medians=medians,
@@ -290,7 +290,7 @@ def _failure(result: Result) -> Reason:
     if result.status is Status.OK:
         return Reason("ok without a time")
     return Reason(
-        f"{result.status.value}" + (f": {shorten(result.why)}" if result.why else ""),
+        result.status.value + (f": {shorten(result.why)}" if result.why else ""),
         "failed",
         status=result.status.value,
         cause=result.why,

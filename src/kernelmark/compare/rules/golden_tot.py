@@ -71,8 +71,7 @@ class GoldenTot(Preset):
             ("within", self.within < 1, "a fraction below 1: 0.05 is 5 %"),
         ):
             if not fits:
-                given = f"{self.settings[name]:g}"
-                return Reason(f"{name}" + (f"={given}" if given else "") + f" is not {wanted}")
+                return Reason(f"{name}={self.settings[name]:g} is not {wanted}")
         return NO_REASON
 
     def holds(self, pair: Pair) -> bool:
@@ -133,16 +132,11 @@ class GoldenTot(Preset):
         apart = tuple(name for name, side in found if side.runs >= self.runs)
         if not found:
             return None
-        return Reason(
-            "unstable: "
-            + (f"fewer than {self.runs:g} runs of {join_and(few)}" if few else "")
-            + ("; " if bool(few and apart) else "")
-            + (
-                f"no {self.runs:g} runs of {join_and(apart)} agree within {100 * self.within:g} %"
-                if apart
-                else ""
-            )
-        )
+        causes = [f"fewer than {self.runs:g} runs of {join_and(few)}"] if few else []
+        if apart:
+            within = f"{100 * self.within:g} %"
+            causes.append(f"no {self.runs:g} runs of {join_and(apart)} agree within {within}")
+        return Reason(f"unstable: {'; '.join(causes)}")
 
     def _above(
         self, name: str, side: Stable, other_name: str, other: Stable, *, unknown: bool

@@ -273,4 +273,7 @@ def ops_with_contract():
 # By name: `-k NAME` of a new op selects its case too.
 @pytest.mark.parametrize("name", ops.registry.names())
 def test_every_op_has_a_contract(name):
-    assert name in ops_with_contract()
+    assert name in ops_with_contract(), (
+        f"write tests/contract/test_{name}.py, a subclass of OpContract with the line"
+        f' op = ops.registry.get("{name}"): CONTRIBUTING.md, An op'
+    )

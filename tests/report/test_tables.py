@@ -5,10 +5,11 @@ import dataclasses
 import pytest
 
 from kernelmark.api.results import Results
+from kernelmark.cli import listing
 from kernelmark.core.reason import TEXT, Reason
 from kernelmark.core.result import Check, Mode, Status
 from kernelmark.core.timing import Timing
-from kernelmark.report import results
+from kernelmark.report import ab, changes, compare, history, iree, results
 from kernelmark.report.results import (
     MARK,
     rate,
@@ -367,3 +368,16 @@ def test_a_column_is_declared_once_for_every_output(make_result, make_set, monke
     assert "twice_s" in result_columns(made)
     assert {"key": "twice_s", "title": "twice", "kind": "time"} in runs._rows_table(made)["columns"]
     assert runs._result_row(made[0])["twice_s"] == 0.02
+
+
+@pytest.mark.parametrize("module", [ab, changes, compare, history, iree, listing, results])
+def test_no_column_is_declared_twice(module):
+    declared = {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, tuple) and value and all(isinstance(c, Column) for c in value)
+    }
+    assert declared
+    for name, columns in declared.items():
+        names = [column.name for column in columns if column.is_written]
+        assert len(names) == len(set(names)), name

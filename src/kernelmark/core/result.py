@@ -110,7 +110,7 @@ class StopReason(StrEnum):
     PRECISE = "precise"  # the interval is under its target
     TIME = "time"  # the cap on timed seconds was reached
     BLOCKS = "blocks"  # the cap on allocation blocks was reached
-    FIXED = "fixed"  # the number of samples was given
+    FIXED = "fixed"  # the number of blocks was given: as many at least as at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

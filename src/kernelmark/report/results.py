@@ -19,9 +19,18 @@ from kernelmark.core.files import Cell
 from kernelmark.core.metric import Metric, Roof
 from kernelmark.core.micro import is_micro
 from kernelmark.core.problem import Option
-from kernelmark.core.result import Measurement, Mode, Result, ResultSet, Run, Status, config_key
+from kernelmark.core.result import (
+    Measurement,
+    Mode,
+    Result,
+    ResultSet,
+    Run,
+    Status,
+    StopReason,
+    config_key,
+)
 from kernelmark.core.timing import Cache
-from kernelmark.core.units import rate_text, width_text
+from kernelmark.core.units import join_or, rate_text, width_text
 from kernelmark.report.names import backend_text, distinguishing, short
 from kernelmark.report.tables import NONE, Column, Table, csv_names, file_column, record, tabulate
 from kernelmark.runners.impossible import Bound, threads_of
@@ -407,7 +416,7 @@ COLUMNS = (
         "integer",
     ),
     file_column(
-        "stop", "measurement.stop.value", "why measuring stopped: precise, time, blocks or fixed"
+        "stop", "measurement.stop.value", f"why measuring stopped: {join_or([*StopReason])}"
     ),
     file_column("method", "measurement.method", "timer that was used: loop, cpu, graph, gate, …"),
     file_column(

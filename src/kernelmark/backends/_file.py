@@ -244,17 +244,10 @@ class FileBackend(Backend):
         for name, value in config.items():
             choices = space.parameters[name]
             if not any(_same(value, choice) for choice in choices):
+                known, more = join_commas(map(_text, choices[:_SHOWN])), len(choices) - _SHOWN
+                others = f" or {more} more" if more > 0 else ""
                 raise Unsupported(
-                    (
-                        f"{self._path.name}: {name} is one of "
-                        f"{join_commas(map(_text, choices[:_SHOWN]))}"
-                    )
-                    + (
-                        f" or {max(0, len(choices) - _SHOWN)} more"
-                        if max(0, len(choices) - _SHOWN)
-                        else ""
-                    )
-                    + f", not {_text(value)}"
+                    f"{self._path.name}: {name} is one of {known}{others}, not {_text(value)}"
                 )
         return True
 

@@ -20,7 +20,6 @@ from pathlib import Path
 from kernelmark.backends import BackendRef
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import file_unreadable, parse_toml, write_whole
-from kernelmark.core.reason import Reason, prefixed
 from kernelmark.host.cache import cache_root
 from kernelmark.host.permissions import private_folder
 
@@ -156,9 +155,8 @@ def _declared(path: Path, text: str) -> str:
         with contextlib.suppress(ValueError):
             name = parse_toml(comment[1]).get("name", "")
     if name and not (isinstance(name, str) and _NAME.match(name)):
-        cause = Reason(f"{name!r} cannot be the name of a kernel")
         raise UsageError(
-            prefixed(cause, f"{path}: "),
+            f"{path}: {name!r} cannot be the name of a kernel",
             hint='use letters, digits and . _ / + -: name = "softmax-v2"',
         )
     return str(name)

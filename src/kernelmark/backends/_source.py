@@ -31,7 +31,6 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CaseError, UsageError
 from kernelmark.core.files import parse_toml
 from kernelmark.core.problem import Problem
-from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, KernelInfo
 from kernelmark.core.units import join_commas
 from kernelmark.gpu.driver import Driver, pack
@@ -93,8 +92,7 @@ def module_of(path: Path) -> ModuleType:
     try:
         description = parse_toml(comment[1])
     except ValueError as error:
-        reason = Reason(f"{path}: its kmark comment is not valid TOML: {error}")
-        raise UsageError(reason) from None
+        raise UsageError(f"{path}: its kmark comment is not valid TOML: {error}") from None
     _check(path, description)
     module = ModuleType(path.stem)
     module.__file__ = str(path)

@@ -174,18 +174,18 @@ def chosen(listed: Sequence[Solution], config: Config) -> Solution:
     now = next((solution.name for solution in listed if solution.index == index), "")
     if name is None:
         raise Unsupported(
-            (
-                f"solution index {index} alone is no config, as indices change with"
-                " every build of the library: give the solution's name"
-            )
-            + (f", which is {now!r} here" if now else "")
+            f"solution index {index} alone is no config, as indices change with every build of the"
+            " library: give the solution's name" + (f", which is {now!r} here" if now else "")
         )
     if index is not None and now != name:
         raise Unsupported(
             f"solution index {index} is "
-            + (f"{now!r} in this build of the library" if now else "")
-            + ("of no solution for this problem" if not now else "")
-            + (f", not {name!r}: indices change with every build; give the solution's name alone")
+            + (
+                f"{now!r} in this build of the library"
+                if now
+                else "of no solution for this problem"
+            )
+            + f", not {name!r}: indices change with every build; give the solution's name alone"
         )
     for solution in listed:
         if solution.name == name and index in (None, solution.index):
@@ -261,7 +261,7 @@ def _wrong_scheme(problem: Problem) -> str | None:
         return Reason(f"scheme={scheme} is not possible with hipblaslt")
     if problem.dims["batch"] != 1:
         why = "with hipblaslt, which scales the blocks of one GEMM"
-        return Reason(f"batch={problem.dims['batch']} is not possible" + (f" {why}" if why else ""))
+        return Reason(f"batch={problem.dims['batch']} is not possible {why}")
     return None
 
 

@@ -227,8 +227,10 @@ def _tensile_solutions(index: int, problem: Problem) -> dict[int, hipblaslt.Solu
             command, timeout_s=_NAMES_TIMEOUT_S, env={**os.environ, "TENSILE_DB": "0x4"}
         )
     except subprocess.TimeoutExpired:
-        cause = Reason(f"rocBLAS did not end within {duration_text(_NAMES_TIMEOUT_S)}")
-        raise CaseError(f"rocBLAS could not list its solutions: {cause}") from None
+        limit = duration_text(_NAMES_TIMEOUT_S)
+        raise CaseError(
+            f"rocBLAS could not list its solutions: rocBLAS did not end within {limit}"
+        ) from None
     if done.returncode:
         raise CaseError(f"rocBLAS could not list its solutions: {last_line(done.stderr)}")
     return {

@@ -41,7 +41,7 @@ class GpuKind(DeviceKind):
         gpus = driver(self.name)
         if not 0 <= index < gpus.count():
             raise UsageError(
-                f"there is no device {f'{self.name}:{index}'!r}",
+                f"there is no device '{self.name}:{index}'",
                 hint=f"this machine has {self.name}:0 to {self.name}:{gpus.count() - 1}",
             )
         info = _info(gpus, index)

@@ -314,7 +314,7 @@ class CpuKind(DeviceKind):
     def open(self, index: int, threads: int = 0) -> CpuDevice:
         if index != 0:
             raise UsageError(
-                f"there is no device {f'cpu:{index}'!r}", hint="all cores are one device: cpu"
+                f"there is no device 'cpu:{index}'", hint="all cores are one device: cpu"
             )
         return CpuDevice(threads)
 

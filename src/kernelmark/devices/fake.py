@@ -17,7 +17,7 @@ import numpy as np
 
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported, UsageError
-from kernelmark.core.reason import Reason, prefixed
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Telemetry
 from kernelmark.core.timing import Timer
 from kernelmark.devices._host import HostBuffer, HostDevice
@@ -54,8 +54,7 @@ class Script:
             unknown = sorted(document.keys() - known)
             fields = {name: _frozen(value) for name, value in document.items()}
         except (ValueError, AttributeError) as error:
-            cause = Reason(f"not JSON: {error}")
-            raise UsageError(prefixed(cause, f"${SCRIPT_VARIABLE}: ")) from None
+            raise UsageError(f"${SCRIPT_VARIABLE}: not JSON: {error}") from None
         if unknown:
             raise UsageError(
                 f"${SCRIPT_VARIABLE}: unknown field {unknown[0]!r}",
@@ -160,11 +159,7 @@ class FakeKind(DeviceKind):
     def available(self) -> str | None:
         if _count():
             return None
-        cause = Reason(f"${COUNT_VARIABLE} reports no fake device")
-        return Reason(
-            f"{cause}"
-            + (f"; {'set it to a positive number'}" if "set it to a positive number" else "")
-        )
+        return Reason(f"${COUNT_VARIABLE} reports no fake device; set it to a positive number")
 
     def infos(self) -> list[DeviceInfo]:
         script = Script.from_text(os.environ.get(SCRIPT_VARIABLE, ""))
@@ -173,7 +168,7 @@ class FakeKind(DeviceKind):
     def open(self, index: int, threads: int = 0) -> FakeDevice:
         if not 0 <= index < _count():
             raise UsageError(
-                f"there is no device {f'fake:{index}'!r}",
+                f"there is no device 'fake:{index}'",
                 hint=f"set ${COUNT_VARIABLE} to {index + 1} or more",
             )
         return FakeDevice(index, Script.from_text(os.environ.get(SCRIPT_VARIABLE, "")))

@@ -39,7 +39,7 @@ def explain(log: str, source: str, name: str) -> Reason:
             file = found["file"].rpartition("/")[2]
             shown = _line(source, file, name, int(found["line"]))
             place = f"  {file}:{found['line']}: {shown}\n" if shown else ""
-            return Reason(f"{text.strip()}" + (f"\n{f'{place}{end}'}" if f"{place}{end}" else ""))
+            return Reason(f"{text.strip()}\n{place}{end}")
     return Reason(f"{name} does not compile: {end}")
 
 

@@ -377,7 +377,7 @@ def driver(vendor: str) -> Driver:
     library = find_library(table)
     if library is None:
         reason = Reason(
-            (f"{vendor}: " if vendor else "") + f"{table.libraries[-1]} not found",
+            f"{vendor}: {table.libraries[-1]} not found",
             "library-missing",
             vendor=vendor,
             library=table.libraries[-1],

@@ -60,7 +60,7 @@ def blamed(key: str, arch: str) -> Iterator[None]:
         raise CompileError(
             (f"a bundle is not used: {join_commas(unsafe)}; " if unsafe else "")
             + (f"damaged: {join_and(bad)}; " if bad else "")
-            + f"{error.message}",
+            + error.message,
             hint="copy the bundle again, or make it anew",
         ) from None
 

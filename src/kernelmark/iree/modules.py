@@ -39,7 +39,6 @@ from kernelmark.backends.iree.tools import Round, command, parse_round, run_tool
 from kernelmark.core.dtype import DTYPES, dtype
 from kernelmark.core.errors import CaseError, CompileError, UsageError, located
 from kernelmark.core.immutable import FrozenDict
-from kernelmark.core.reason import Reason
 from kernelmark.core.units import counted, join_commas
 from kernelmark.kernels.mlir.base import DTYPE_OF, is_float
 from kernelmark.numerics.floats import decode, encode, storage
@@ -231,9 +230,9 @@ def read_signature(binary: Path, function: str = "") -> tuple[str, Signature]:
     if not function and len(public) == 1:
         function = next(iter(public))
     if function not in public:
-        unknown = Reason(f"unknown function {function!r} of the module")
+        unknown = f"unknown function {function!r} of the module"
         raise UsageError(
-            unknown if function else Reason("--function is missing"),
+            unknown if function else "--function is missing",
             hint=f"--function: {', '.join(public) or 'the module exports none'}",
         )
     declared = _DECLARATION.search(public[function])

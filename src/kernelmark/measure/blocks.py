@@ -178,7 +178,7 @@ def _load(blocks: Sequence[Block], cores: int) -> list[Reason]:
         return []
     return [
         Reason(
-            (f"other work used up to {max(loads):.1f} of {counted(cores, 'timed core')}: close it")
+            f"other work used up to {max(loads):.1f} of {counted(cores, 'timed core')}: close it"
             + (", or measure with fewer threads" if cores > 1 else ""),
             "other-load",
             load=max(loads),
@@ -196,10 +196,8 @@ def _clock(blocks: Sequence[Block], *, sustained: bool) -> list[Reason]:
         return []
     return [
         Reason(
-            (
-                f"the clock moved between {min(clocks):.0f} and {max(clocks):.0f} MHz"
-                " while timing: lock it, warm up longer (warmup_s in --timing FILE.toml)"
-            )
+            f"the clock moved between {min(clocks):.0f} and {max(clocks):.0f} MHz"
+            " while timing: lock it, warm up longer (warmup_s in --timing FILE.toml)"
             + (_IDLE_GAPS if sustained else ""),
             "clock-moved",
             low_mhz=min(clocks),
@@ -216,11 +214,8 @@ def _throttle(blocks: Sequence[Block], *, sustained: bool) -> list[Reason]:
     count = sum(bool(block.telemetry.throttle) for block in blocks)
     return [
         Reason(
-            (
-                f"throttled in {count} of {len(blocks)} blocks by "
-                f"{join_commas(reasons)}: cool the device"
-            )
-            + (_IDLE_GAPS if sustained else ""),
+            f"throttled in {count} of {len(blocks)} blocks by {join_commas(reasons)}:"
+            " cool the device" + (_IDLE_GAPS if sustained else ""),
             "throttled",
             count=count,
             blocks=len(blocks),

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 from kernelmark.core.errors import CompileError, Unsupported, UsageError
-from kernelmark.core.reason import Reason
 from kernelmark.core.units import duration_text
 from kernelmark.gpu.clang import explain
 from kernelmark.host.cache import cache_root
@@ -86,8 +85,7 @@ def pack(file: str, kernel: str, values: Sequence[Any], types: dict[str, str]) -
     """Return `values` as C values of the declared types; `types` maps type parameters such as T."""
     declared, count = parameters(file, kernel), len(values)
     if len(declared) != count:
-        reason = Reason(f"{kernel} takes {len(declared)} arguments, {count} were given")
-        raise UsageError(reason)
+        raise UsageError(f"{kernel} takes {len(declared)} arguments, {count} were given")
     return [_packed(kernel, p, v, types) for p, v in zip(declared, values, strict=True)]
 
 
@@ -231,10 +229,9 @@ def _built(command: _Command, file: str) -> Iterator[tuple[Path, frozenset[str],
         with tempfile.TemporaryDirectory(prefix="kernelmark-") as folder:
             yield _ready(command, text, file, Path(folder) / "kernels.so")
     except OSError as error:
-        reason = Reason(
-            f"no folder can be written to build the kernels in: {error.strerror or str(error)}"
-        )
-        raise CompileError(reason) from None
+        raise CompileError(
+            f"no folder can be written to build the kernels in: {error.strerror or error}"
+        ) from None
 
 
 def _ready(
@@ -259,8 +256,9 @@ def _compile(command: _Command, text: str, file: str, ready: Path) -> None:
             program.write_text(text + "".join(functions.values()), encoding="utf-8")
             done = command.run("-shared", "-fPIC", "-pthread", str(program), "-o", str(target))
         except subprocess.TimeoutExpired:
-            reason = Reason(f"{command.argv[0]} did not end within {duration_text(_LIMIT_S)}")
-            raise CompileError(reason) from None
+            raise CompileError(
+                f"{command.argv[0]} did not end within {duration_text(_LIMIT_S)}"
+            ) from None
         if done.returncode:
             raise CompileError(explain(done.stderr.decode(errors="replace").strip(), text, file))
         names = Path(folder) / "kernels.txt"

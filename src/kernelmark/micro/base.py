@@ -22,7 +22,6 @@ from typing import Any, Literal
 from kernelmark.core.errors import Unsupported, UsageError
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.metric import Better, Metric, PointColumn, Value
-from kernelmark.core.reason import Reason, prefixed
 from kernelmark.core.units import bytes_text, join_commas
 from kernelmark.micro.hardware import Hardware, Limit
 from kernelmark.micro.rig import Rig
@@ -257,9 +256,9 @@ def _convert(benchmark: str, name: str, value: Any, default: Setting) -> Setting
     except (TypeError, ValueError):
         expected = {int: "whole numbers", float: "numbers", str: "words"}[kind]
         expected = expected if many else expected.rstrip("s")
-        cause = Reason(f"{name}={value!r} is not {expected}")
         raise UsageError(
-            prefixed(cause, f"{benchmark}: "), hint=f"for example: {name}={example}"
+            f"{benchmark}: {name}={value!r} is not {expected}",
+            hint=f"for example: {name}={example}",
         ) from None
     # Measure a repeated value once.
     setting: Setting = tuple(dict.fromkeys(converted)) if many else converted[0]
@@ -279,7 +278,6 @@ def _check(benchmark: str, name: str, setting: Setting, parameter: Parameter) ->
 
 
 def _check_number(benchmark: str, name: str, value: float, parameter: Parameter) -> None:
-
     usual = [number for mode in MODES for number in _every(parameter.value(mode))]
     least = parameter.least
     if least is None:
@@ -293,8 +291,9 @@ def _check_number(benchmark: str, name: str, value: float, parameter: Parameter)
         limit = "it must end" if parameter.most is None else f"{parameter.most:.15g} is the most"
         raise UsageError(f"{benchmark}: {name}={value} is too large", hint=f"{limit}; {hint}")
     if isinstance(value, int) and value % parameter.multiple:
-        cause = Reason(f"{name}={value} is not a multiple of {parameter.multiple}")
-        raise UsageError(prefixed(cause, f"{benchmark}: "), hint=hint)
+        raise UsageError(
+            f"{benchmark}: {name}={value} is not a multiple of {parameter.multiple}", hint=hint
+        )
 
 
 def _every(setting: Setting) -> tuple[Any, ...]:
@@ -332,7 +331,7 @@ def available(
     every = tuple(names)
     present = tuple(name for name in every if exists(name))
     missing = tuple(name for name in every if name not in present)
-    reason = Reason(f"{where} has no instruction for: {join_commas(missing)}")
+    reason = f"{where} has no instruction for: {join_commas(missing)}"
     if not present:
         raise Unsupported(reason)
     return present, [reason] if missing else []

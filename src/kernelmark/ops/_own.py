@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from kernelmark.core.dtype import BY_TORCH_NAME, DTYPES, dtype, foreign_dtype
 from kernelmark.core.errors import KernelmarkError, ProblemError
 from kernelmark.core.problem import Problem
-from kernelmark.core.reason import Reason, prefixed
+from kernelmark.core.reason import prefixed
 from kernelmark.core.tensor import GivenValues, TensorSpec, Tolerance, ValuesOnDevice
 from kernelmark.core.units import join_commas, plain_number
 from kernelmark.numerics.floats import storage
@@ -84,7 +84,7 @@ class OwnOp(Op):
         for name, parameter in parameters.items():
             if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
                 raise self._error(
-                    Reason(f"inputs(*{name}) does not name its parameters"),
+                    f"inputs(*{name}) does not name its parameters",
                     hint='for example: def inputs(rows, cols, dtype="f32")',
                 )
         return parameters
@@ -95,7 +95,7 @@ class OwnOp(Op):
         for name, parameter in self._signature.parameters.items():
             value = given.get(name, parameter.default)
             if value is parameter.empty:
-                read.refuse(Reason(f"{name} is missing"), Reason(f"give {name}=… (-a NAME=VALUE)"))
+                read.refuse(f"{name} is missing", f"give {name}=… (-a NAME=VALUE)")
             if isinstance(parameter.default, float) and not isinstance(value, str):
                 value = read.number(name, parameter.default)
             if isinstance(value, int) and not isinstance(value, bool):
@@ -141,7 +141,7 @@ class OwnOp(Op):
 
     def _spec(self, name: str, value: Any) -> TensorSpec:
         if name == OUTPUT:
-            raise self._error(Reason(f"an input cannot be called {name!r}"))
+            raise self._error(f"an input cannot be called {name!r}")
         if not isinstance(value, tuple | list):
             return given_spec(name, value)
         try:
@@ -152,7 +152,7 @@ class OwnOp(Op):
             low, high = map(float, bounds)
         except (TypeError, ValueError):
             raise self._error(
-                Reason(f"{name}={value!r} is not {_PAIR}"),
+                f"{name}={value!r} is not {_PAIR}",
                 hint='for example: {"x": ((rows, cols), "f32")}, with bounds: (shape, dtype, 0, 9)',
             ) from None
         return TensorSpec(name=name, shape=spec.shape, dtype=spec.dtype, low=low, high=high)
@@ -178,10 +178,8 @@ class OwnOp(Op):
         value = self._answer(problem, specs[:-1], inputs)
         if tuple(value.shape) != specs[-1].shape:
             raise self._error(
-                Reason(
-                    f"the reference's shape is ({join_commas(value.shape)}), the output's"
-                    f" ({join_commas(specs[-1].shape)})"
-                )
+                f"the reference's shape is ({join_commas(value.shape)}), the output's"
+                f" ({join_commas(specs[-1].shape)})"
             )
         return self._picked(value, where)
 
@@ -223,15 +221,14 @@ class OwnOp(Op):
         except KernelmarkError:
             raise
         except Exception as error:
-            raise self._error(Reason(f"{what} failed: {type(error).__name__}: {error}")) from error
+            raise self._error(f"{what} failed: {type(error).__name__}: {error}") from error
 
     def _returned(
         self, function: str, given: str, wanted: str, hint: str | None = None
     ) -> ProblemError:
-        reason = Reason(f"{function} returned {given}, not {wanted}")
-        return self._error(reason, hint)
+        return self._error(f"{function} returned {given}, not {wanted}", hint)
 
-    def _error(self, cause: Reason, hint: str | None = None) -> ProblemError:
+    def _error(self, cause: str, hint: str | None = None) -> ProblemError:
         return ProblemError(prefixed(cause, f"{self.name}: "), hint=hint)
 
     def tolerance(self, problem: Problem) -> Tolerance:

@@ -13,7 +13,6 @@ import numpy as np
 
 from kernelmark.core.dtype import DType, dtype
 from kernelmark.core.problem import Option, Problem
-from kernelmark.core.reason import Reason
 from kernelmark.core.tensor import TensorSpec, Tolerance
 from kernelmark.numerics.generate import Inputs
 from kernelmark.ops._checks import (
@@ -228,22 +227,21 @@ def _check(read: Parameters, problem: Problem) -> None:
     d = problem.dims
     if d["heads_q"] % d["heads_kv"]:
         read.refuse(
-            Reason(f"heads_q={d['heads_q']} is not a multiple of heads_kv={d['heads_kv']}"),
+            f"heads_q={d['heads_q']} is not a multiple of heads_kv={d['heads_kv']}",
             "query heads share key-value heads in equal groups",
         )
     if problem.options["causal"] and d["seq_q"] > d["seq_kv"]:
         why = f"with seq_q={d['seq_q']} > seq_kv={d['seq_kv']}: queries would have no keys"
         read.refuse(
-            Reason("causal=yes is not possible" + (f" {why}" if why else "")),
-            "use causal=no, or seq_kv of at least seq_q",
+            f"causal=yes is not possible {why}", "use causal=no, or seq_kv of at least seq_q"
         )
     factor = scale(problem)
     if factor <= 0:
-        read.refuse(Reason(f"scale={factor} must be positive"))
+        read.refuse(f"scale={factor} must be positive")
     if factor * math.sqrt(d["dim_qk"]) > 64:
         # Beyond this, exp of a score's rounding error is no longer near 1.
         read.refuse(
-            Reason(f"scale={factor} is too large"),
+            f"scale={factor} is too large",
             f"scale·√dim_qk must be at most 64 (here {factor * math.sqrt(d['dim_qk']):.3g})",
         )
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from kernelmark.core.dtype import dtype
 from kernelmark.core.errors import ProblemError
 from kernelmark.core.problem import Problem
-from kernelmark.core.reason import Reason, prefixed
+from kernelmark.core.reason import prefixed
 from kernelmark.core.tensor import Contraction, TensorSpec, Tolerance
 from kernelmark.core.units import join_commas
 from kernelmark.numerics.generate import Inputs
@@ -136,9 +136,8 @@ class Op(ABC):
         """Return `problem`. Raise ProblemError if a tensor is larger than any memory."""
         for spec in self.tensors(problem) if tensors is None else tensors:
             if spec.count >= TENSOR_LIMIT:
-                cause = Reason(f"tensor {spec.name} ({join_commas(spec.shape)}) is too large")
                 raise ProblemError(
-                    prefixed(cause, f"{problem.op}: "),
+                    f"{problem.op}: tensor {spec.name} ({join_commas(spec.shape)}) is too large",
                     hint="a tensor must have fewer than 2^40 elements",
                 )
         return problem
@@ -157,18 +156,16 @@ class Parameters:
             if name not in names:
                 close = difflib.get_close_matches(name, names, n=1)
                 meant = f"did you mean {close[0]}? " if close else ""
-                self.refuse(
-                    Reason(f"unknown parameter {name!r}"), f"{meant}known: {', '.join(names)}"
-                )
+                self.refuse(f"unknown parameter {name!r}", f"{meant}known: {', '.join(names)}")
 
-    def refuse(self, cause: Reason, hint: str | None = None) -> NoReturn:
+    def refuse(self, cause: str, hint: str | None = None) -> NoReturn:
         """Raise ProblemError with a message that begins with the op's name."""
         raise ProblemError(prefixed(cause, f"{self._op}: "), hint=hint)
 
     def _refuse_type(
         self, name: str, value: object, expected: str, hint: str | None = None
     ) -> NoReturn:
-        self.refuse(Reason(f"{name}={value!r} is not {expected}"), hint)
+        self.refuse(f"{name}={value!r} is not {expected}", hint)
 
     def _find(self, name: str, shorthand: str | None) -> tuple[str, Parameter | None]:
         if name not in self._values and shorthand is not None and shorthand in self._values:
@@ -183,12 +180,8 @@ class Parameters:
         if value is None:
             if default is None:
                 self.refuse(
-                    Reason(f"{name} is missing"),
-                    Reason(
-                        f"give {name}=…"
-                        + (f" or {short or ''}=…" if short or "" else "")
-                        + " (-a NAME=VALUE)"
-                    ),
+                    f"{name} is missing",
+                    f"give {name}=…" + (f" or {short}=…" if short else "") + " (-a NAME=VALUE)",
                 )
             value = default
         if isinstance(value, bool | str | float):
@@ -198,9 +191,9 @@ class Parameters:
         size = operator.index(value)
         shown = f"{written}={size}" if size.bit_length() < 128 else written
         if size < least:
-            self.refuse(Reason(f"{shown} must be at least {least}"))
+            self.refuse(f"{shown} must be at least {least}")
         if size >= DIM_LIMIT:
-            self.refuse(Reason(f"{shown} is too large"), "a dim must be below 2^31")
+            self.refuse(f"{shown} is too large", "a dim must be below 2^31")
         return size
 
     def base_dtype(
@@ -210,8 +203,8 @@ class Parameters:
         `because` and `other` are those of `dtype`."""
         name = next((name for name in ("dtype", *names) if name in self._values), None)
         if name is None:
-            hint = Reason(f"give dtype=… (--dtype DTYPE), one of {join_commas(allowed)}")
-            self.refuse(Reason("dtype is missing"), hint)
+            hint = f"give dtype=… (--dtype DTYPE), one of {join_commas(allowed)}"
+            self.refuse("dtype is missing", hint)
         return self._dtype(name, self._values[name], allowed, because, other)
 
     def dtype(
@@ -230,7 +223,7 @@ class Parameters:
         if text not in allowed:
             also = f", or {other}" if other else ""
             self.refuse(
-                Reason(f"{name}={text} is not possible" + (f" {because}" if because else "")),
+                f"{name}={text} is not possible" + (f" {because}" if because else ""),
                 f"{name} may be {', '.join(allowed)}{also}",
             )
         return text
@@ -242,11 +235,8 @@ class Parameters:
         if value not in allowed:
             hint = f"{name} may be {' or '.join(allowed)}"
             if because:
-                self.refuse(
-                    Reason(f"{name}={value} is not possible" + (f" {because}" if because else "")),
-                    hint,
-                )
-            self.refuse(Reason(f"{name}={value!r} is unknown"), hint)
+                self.refuse(f"{name}={value} is not possible {because}", hint)
+            self.refuse(f"{name}={value!r} is unknown", hint)
         return str(value)
 
     def flag(self, name: str) -> bool:
@@ -268,5 +258,5 @@ class Parameters:
         except OverflowError:
             real = math.inf
         if not math.isfinite(real):
-            self.refuse(Reason(f"{name}={value} is not finite"))
+            self.refuse(f"{name}={value} is not finite")
         return real + 0.0

@@ -11,7 +11,6 @@ import numpy as np
 
 from kernelmark.core.dtype import dtype
 from kernelmark.core.problem import Option, Problem
-from kernelmark.core.reason import Reason
 from kernelmark.core.tensor import TensorSpec, Tolerance
 from kernelmark.numerics import floats
 from kernelmark.numerics.floats import decode, encode
@@ -124,7 +123,7 @@ class BatchedGemmQuant(Op):
         if name == "a8w8_group":
             dims["group"] = _group(read)
         elif "group" in given:
-            reason = Reason(f"group={given['group']} is not possible with scheme={name}")
+            reason = f"group={given['group']} is not possible with scheme={name}"
             read.refuse(reason, "only a8w8_group has it")
         wide = read.dtype("dtype", "bf16", _WIDE)
         because = f"with scheme={name}"
@@ -140,10 +139,9 @@ class BatchedGemmQuant(Op):
             "bias": read.flag("bias"),
         }
         if options["bias"] and not scheme.bias:
-            reason = Reason("bias=yes is not possible" + (f" {because}" if because else ""))
-            read.refuse(reason, "leave bias out")
+            read.refuse(f"bias=yes is not possible {because}", "leave bias out")
         if scheme.b == ("f4e2m1",) and dims["k"] % floats.GROUP:
-            reason = Reason(f"k={dims['k']} is not a multiple of {floats.GROUP}")
+            reason = f"k={dims['k']} is not a multiple of {floats.GROUP}"
             read.refuse(reason, f"a group of MXFP4 has {floats.GROUP} elements")
         problem = Problem(op=self.name, dims=dims, dtypes=dtypes, options=options)
         return self.checked_sizes(problem)
@@ -315,7 +313,7 @@ def _group(read: Parameters) -> int:
     group = read.dim("group", 128, least=_GROUPS[0])
     if group & (group - 1) or group > _GROUPS[1]:
         wanted = f"a power of two from {_GROUPS[0]} to {_GROUPS[1]}"
-        read.refuse(Reason(f"group={group} is not {wanted}"))
+        read.refuse(f"group={group} is not {wanted}")
     return group
 
 

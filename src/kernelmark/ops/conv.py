@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from kernelmark.core.dtype import dtype
 from kernelmark.core.problem import Problem
-from kernelmark.core.reason import Reason
 from kernelmark.core.tensor import Axis, Contraction, TensorSpec, Tolerance, WeightedSum
 from kernelmark.numerics.generate import Inputs
 from kernelmark.ops._checks import (
@@ -294,15 +293,13 @@ def _check(read: Parameters, problem: Problem) -> None:
     for name in ("c", "k"):
         if d[name] % d["groups"]:
             groups = d["groups"]
-            read.refuse(Reason(f"{name}={d[name]} is not a multiple of groups={groups}"))
+            read.refuse(f"{name}={d[name]} is not a multiple of groups={groups}")
     for side, taps, out in (("h", "r", 0), ("w", "s", 1)):
         if output_size(problem)[out] < 1:
             reach = d[f"dilation_{side}"] * (d[taps] - 1) + 1
             read.refuse(
-                Reason(
-                    f"a filter that spans {reach} does not fit {side}={d[side]} with pad_"
-                    f"{side}={d[f'pad_{side}']}"
-                ),
+                f"a filter that spans {reach} does not fit {side}={d[side]} with pad_"
+                f"{side}={d[f'pad_{side}']}",
                 "the output would be empty",
             )
 

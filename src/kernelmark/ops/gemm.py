@@ -9,7 +9,6 @@ import numpy as np
 
 from kernelmark.core.dtype import dtype
 from kernelmark.core.problem import Option, Problem
-from kernelmark.core.reason import Reason
 from kernelmark.core.tensor import Contraction, TensorSpec, Tolerance
 from kernelmark.numerics.generate import Inputs
 from kernelmark.ops._checks import (
@@ -193,19 +192,18 @@ def _check_factors(read: Parameters, problem: Problem) -> None:
     alpha, beta = float(problem.options["alpha"]), float(problem.options["beta"])
     out = dtype(problem.dtypes["c"])
     if alpha == 0:
-        read.refuse(Reason("alpha=0 is not possible"), "alpha must not be 0")
+        read.refuse("alpha=0 is not possible", "alpha must not be 0")
     if out.kind == "int":
         for name, factor in (("alpha", alpha), ("beta", beta)):
             if not factor.is_integer():
-                reason = Reason(f"{name}" + (f"={factor}" if factor else "") + " is not an integer")
-                read.refuse(reason, f"c={out} requires integers")
+                read.refuse(f"{name}={factor} is not an integer", f"c={out} requires integers")
     top = 128.0 if is_int(problem.dtypes["a"]) else 1.0
     # A product of two uniform numbers has variance at most top²·top²/8 as a sub-Gaussian.
     largest = abs(alpha) * SIGMAS * math.sqrt(problem.dims["k"] / 8) * top**2
     largest += (abs(beta) + bool(problem.options["bias"])) * top
     if out.bits > 8 and largest > out.max_value:
         read.refuse(
-            Reason(f"values of the output would overflow {out.name} (up to {largest:.2g})"),
+            f"values of the output would overflow {out.name} (up to {largest:.2g})",
             "use a smaller alpha, beta or k, or a wider c",
         )
 

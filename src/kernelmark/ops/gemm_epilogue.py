@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from kernelmark.core.dtype import DType, dtype
 from kernelmark.core.problem import Option, Problem
-from kernelmark.core.reason import Reason
 from kernelmark.core.tensor import Contraction, TensorSpec, Tolerance
 from kernelmark.numerics.floats import GROUP
 from kernelmark.numerics.generate import Inputs
@@ -155,7 +154,7 @@ class GemmEpilogue(Matmul):
         elif "bias_type" in given:
             value = given["bias_type"]
             read.refuse(
-                Reason(f"bias_type={value} is not possible without a bias"),
+                f"bias_type={value} is not possible without a bias",
                 "add bias=yes, or leave bias_type out",
             )
         options: dict[str, Option] = {
@@ -174,13 +173,13 @@ class GemmEpilogue(Matmul):
             options["scale_layout"] = read.choice("scale_layout", _LAYOUTS)
             if dims["k"] % GROUP:
                 read.refuse(
-                    Reason(f"k={dims['k']} is not a multiple of {GROUP}"),
+                    f"k={dims['k']} is not a multiple of {GROUP}",
                     f"scale=mx scales blocks of {GROUP} elements",
                 )
         elif "scale_layout" in given:
             value = given["scale_layout"]
             read.refuse(
-                Reason(f"scale_layout={value} is not possible with scale={scale}"),
+                f"scale_layout={value} is not possible with scale={scale}",
                 "use scale=mx, or leave scale_layout out",
             )
         problem = Problem(op=self.name, dims=dims, dtypes=dtypes, options=options)

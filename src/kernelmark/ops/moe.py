@@ -13,7 +13,6 @@ import numpy as np
 
 from kernelmark.core.dtype import dtype
 from kernelmark.core.problem import Problem
-from kernelmark.core.reason import Reason
 from kernelmark.core.tensor import GivenValues, TensorSpec, Tolerance
 from kernelmark.numerics.floats import encode
 from kernelmark.numerics.generate import POOL, Inputs
@@ -85,10 +84,10 @@ class Moe(Op):
         read = Parameters(self, given)
         dims = {name: read.dim(name) for name in ("m", "n", "k", "e", "top_k")}
         if dims["top_k"] > dims["e"]:
-            reason = Reason(f"top_k={dims['top_k']} is not possible with e={dims['e']}")
+            reason = f"top_k={dims['top_k']} is not possible with e={dims['e']}"
             read.refuse(reason, "top_k must be at most e, the number of experts")
         if dims["e"] > _EXPERTS:
-            reason = Reason(f"e={dims['e']} is too large")
+            reason = f"e={dims['e']} is too large"
             read.refuse(reason, f"e must be at most {_EXPERTS}")
         kind = read.dtype("x", read.base_dtype(("x",), _DTYPES), _DTYPES)
         types = {"x": kind, "acc": read.dtype("acc", "f32", ("f32",))}

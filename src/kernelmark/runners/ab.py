@@ -294,8 +294,7 @@ class Experiment:
             return track.row(VerdictStatus.FIXED, _side_failed("base", base))
         same = (base.status, base.error) == (head.status, head.error)
         reason = Reason(
-            f"both fail: {_side_failed('base', base)}"
-            + (f"; {_side_failed('head', head)}" if _side_failed("head", head) else ""),
+            f"both fail: {_side_failed('base', base)}; {_side_failed('head', head)}",
             "sides-failed",
             cause=_side_failed("base", base),
             other=_side_failed("head", head),

@@ -120,7 +120,7 @@ class SecondVotes:
             self._strikes[slot] = 0
             return Decision(result=first)
         self._strikes[slot] += 1
-        error = first.error or Reason(f"{first.status.value}", "failed", status=first.status.value)
+        error = first.error or Reason(first.status.value, "failed", status=first.status.value)
         if self._strikes[slot] < MOST_STRIKES or slot.lost:
             why = shorten(error)
             note = f"failed on {slot.info.name} ({why}) and not on {second.device}"

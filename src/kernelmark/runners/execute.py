@@ -194,7 +194,7 @@ def explain(error: BaseException) -> tuple[Status, Reason]:
     place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
     name = type(error).__name__
     return Status.RUNTIME_ERROR, Reason(
-        f"{_one_line(error)}" + (f" ({place})" if place else ""),
+        _one_line(error) + (f" ({place})" if place else ""),
         "raised",
         type=name,
         text=_one_line(error),

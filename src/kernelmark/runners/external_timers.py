@@ -161,9 +161,7 @@ def _run(command: Sequence[str], timeout_s: float) -> str:
     if done.returncode:
         last = "".join((err or out).strip().splitlines()[-1:])
         raise CaseError(
-            f"{name} failed"
-            + (f" with exit code {done.returncode}" if done.returncode else "")
-            + (f": {last}" if last else "")
+            f"{name} failed with exit code {done.returncode}" + (f": {last}" if last else "")
         )
     return out
 
@@ -186,13 +184,11 @@ def read_trace(folder: Path, cases: int, launches: int) -> list[Profile]:
     windows = groups[1::2]
     if len(groups) != 2 * cases * launches + 1:
         raise CaseError(
-            f"rocprofv3 recorded {len(groups) - 1} "
-            + (f"{MARK_KERNEL} " if MARK_KERNEL else "")
-            + f"kernels, but {2 * cases * launches} were launched"
+            f"rocprofv3 recorded {len(groups) - 1} {MARK_KERNEL} kernels, but"
+            f" {2 * cases * launches} were launched"
         )
     if [] in windows:
-        launch = windows.index([]) + 1
-        raise CaseError("rocprofv3 saw no kernel" + (f" in launch {launch}" if launch else ""))
+        raise CaseError(f"rocprofv3 saw no kernel in launch {windows.index([]) + 1}")
     return [_traced(windows[i * launches : (i + 1) * launches]) for i in range(cases)]
 
 

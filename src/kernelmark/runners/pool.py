@@ -359,7 +359,7 @@ class Pool:
         slot._id = 0
         slot._failed_starts += 1
         if slot._failed_starts >= START_ATTEMPTS:
-            slot.lost = Reason(f"{shorten(error)}")
+            slot.lost = Reason(shorten(error))
         self._outcomes.append(Returned(slot=slot, job=job, lost=slot.lost))
 
     def _finish(self, slot: Slot, job: Job[R], value: R) -> None:

@@ -175,8 +175,8 @@ class WorkerProcess:
                 Status.CRASHED, Reason(f"the worker's output is corrupted: {error.message}")
             )
         if message["kind"] == "failed":
-            cause = str(message.get("error", "the worker failed"))
-            return self._lose(Status.CRASHED, Reason(f"{cause}"))
+            cause = Reason(str(message.get("error", "the worker failed")))
+            return self._lose(Status.CRASHED, cause)
         if message["kind"] == "ready" and not self.ready:
             if message.get("protocol") != PROTOCOL:
                 spoken, python = message.get("protocol"), self.spec.python

@@ -94,10 +94,8 @@ def _kind(kind_name: str, name: str) -> DeviceKind:
         meant = next((one for prefix, one in _MEANT.items() if kind_name.startswith(prefix)), near)
         raise UsageError(
             f"unknown device {name!r}",
-            hint=(
-                (f"did you mean {meant}? " if meant else "")
-                + f"known kinds: {join_commas(known)}, or all"
-            ),
+            hint=(f"did you mean {meant}? " if meant else "")
+            + f"known kinds: {join_commas(known)}, or all",
         )
     return devices.registry.get(kind_name)
 

@@ -24,7 +24,6 @@ from kernelmark.core import files
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import file_unreadable, file_unwritable
 from kernelmark.core.immutable import FrozenDict
-from kernelmark.core.reason import Reason
 
 _VERSION = 1
 _DIGITS = re.compile(r"(\d+)")
@@ -52,11 +51,11 @@ class TuningFolder:
         if folder.workload.is_file():
             return folder
         if not folder.path.exists():
-            cause = Reason("there is no such folder")
+            cause = "there is no such folder"
         elif not folder.path.is_dir():
-            cause = Reason("it is a file")
+            cause = "it is a file"
         else:
-            cause = Reason(f"it has no {folder.workload.name}")
+            cause = f"it has no {folder.workload.name}"
         raise UsageError(
             f"{path} is no tuning folder: {cause}", hint=f"kmark import LOG --workload {path}"
         )

@@ -110,10 +110,8 @@ def draw(
             raise UsageError(
                 "generator: no "
                 + ("further " if len(found) else "")
-                + (
-                    f"{name} {op} problem was found between {bounds.low} and {bounds.high}"
-                    f" in {_TRIES} draws"
-                ),
+                + f"{name} {op} problem was found between {bounds.low} and {bounds.high}"
+                f" in {_TRIES} draws",
                 hint="widen low and high, or lower the count",
             )
         found[_key(given)] = given

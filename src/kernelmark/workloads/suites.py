@@ -35,7 +35,7 @@ from typing import Any
 from kernelmark.core.errors import KernelmarkError, ProblemError, UsageError, about
 from kernelmark.core.files import load_toml
 from kernelmark.core.problem import Problem
-from kernelmark.core.reason import Reason, prefixed
+from kernelmark.core.reason import prefixed
 from kernelmark.ops import registry
 from kernelmark.ops.base import Parameter
 from kernelmark.workloads import generate, models, select
@@ -362,9 +362,8 @@ def _meant(name: str, known: Iterable[str]) -> str:
 
 
 def _unknown(what: str, name: str, known: Iterable[str], where: str) -> GroupError:
-    cause = Reason(f"unknown {what} {name!r}")
     hint = f"{_meant(name, known)}known: {', '.join(known)}"
-    return GroupError(prefixed(cause, f"{where}: "), hint=hint)
+    return GroupError(f"{where}: unknown {what} {name!r}", hint=hint)
 
 
 def _refuse_unknown(table: Table, known: Sequence[str], where: str) -> None:
@@ -379,9 +378,8 @@ def _refuse_unknown(table: Table, known: Sequence[str], where: str) -> None:
 def _refuse_twice(columns: Sequence[str], where: str) -> None:
     for name in columns:
         if columns.count(name) > 1:
-            cause = Reason(f"axis {name!r} is given twice")
             raise GroupError(
-                prefixed(cause, f"{where}: "), hint="name it once, as a column or a key"
+                f"{where}: axis {name!r} is given twice", hint="name it once, as a column or a key"
             )
 
 

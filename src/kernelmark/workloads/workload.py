@@ -100,8 +100,7 @@ def read(path: Path) -> Workload:
     try:
         calls = tuple(_calls(rows, path))
     except csv.Error as error:
-        reason = Reason(f"{path}: line {rows.line_num} is no CSV: {error}")
-        raise UsageError(reason) from None
+        raise UsageError(f"{path}: line {rows.line_num} is no CSV: {error}") from None
     return Workload(name=path.absolute().parent.name, calls=calls)
 
 

@@ -68,8 +68,7 @@ class Iree(Backend):
         from iree.runtime.version import VERSION
 
         if not hasattr(rt.HalAllocator, "import_host_allocation"):
-            cause = Reason(f"{self.name}: runtime {VERSION} is too old")
-            return Reason(f"{cause}" + (f"; {_UPGRADE}" if _UPGRADE else ""))
+            return Reason(f"{self.name}: runtime {VERSION} is too old; {_UPGRADE}")
         return None
 
     def version(self) -> str:

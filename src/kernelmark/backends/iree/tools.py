@@ -13,7 +13,6 @@ from typing import Any
 from kernelmark.backends.iree.compiler import signal_name
 from kernelmark.backends.iree.targets import Target
 from kernelmark.core.errors import CaseError
-from kernelmark.core.reason import Reason, prefixed
 from kernelmark.core.units import duration_text
 from kernelmark.host.processes import run_child
 
@@ -73,11 +72,7 @@ def run_tool(words: Sequence[str], timeout_s: float) -> str:
         if code < 0:
             signal = signal_name(-code)
             raise CaseError(f"{name} was ended by {signal}" + (f": {log}" if log else ""))
-        raise CaseError(
-            f"{name} failed"
-            + (f" with exit code {code}" if code else "")
-            + (f": {log}" if log else "")
-        )
+        raise CaseError(f"{name} failed with exit code {code}" + (f": {log}" if log else ""))
     return done.stdout.decode(errors="replace")
 
 
@@ -86,8 +81,7 @@ def parse_round(text: str) -> Round:
     try:
         rows: list[dict[str, Any]] = json.loads(text[text.index("{") :])["benchmarks"]
     except (ValueError, KeyError) as error:
-        cause = Reason(f"not JSON: {error}")
-        raise CaseError(prefixed(cause, f"{_MODULE}: ")) from None
+        raise CaseError(f"{_MODULE}: not JSON: {error}") from None
     failed = next((row for row in rows if row.get("error_occurred")), None)
     if failed is not None or not rows:
         message = failed.get("error_message", "") if failed else "no benchmark ran"

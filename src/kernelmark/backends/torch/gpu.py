@@ -149,8 +149,7 @@ def _misaligned(call: str, problem: Problem, multiple: int) -> Reason | None:
     """Return which of n and k is not a multiple that a function of torch requires, or None."""
     for name in "nk":
         if (size := problem.dims[name]) % multiple:
-            cause = Reason(f"{name}={size} is not a multiple of {multiple}")
-            return prefixed(cause, f"torch's {call}: ")
+            return Reason(f"torch's {call}: {name}={size} is not a multiple of {multiple}")
     return None
 
 
@@ -170,8 +169,7 @@ def _missing_gemm(problem: Problem) -> str | None:
         return _missing_scaled(problem)
     if a == "i8":
         if (m := problem.dims["m"]) <= 16:
-            cause = Reason(f"m={m} must be at least 17")
-            return prefixed(cause, "torch's _int_mm: ")
+            return Reason(f"torch's _int_mm: m={m} must be at least 17")
         return _misaligned("_int_mm", problem, 8)
     if a not in _SAME or c != a or types["acc"] != ("f64" if a == "f64" else "f32"):
         return wrong_dtypes("torch", problem, "a GPU")

@@ -50,9 +50,7 @@ def supports(problem: Problem, info: DeviceInfo) -> str | None:
     for name in ("dim_qk", "dim_v"):
         if problem.dims[name] > 256:
             why = "with triton, whose kernel keeps a head's row in one block of at most 256"
-            return Reason(
-                f"{name}={problem.dims[name]} is not possible" + (f" {why}" if why else "")
-            )
+            return Reason(f"{name}={problem.dims[name]} is not possible {why}")
     return dtype_reason(types["q"], info)
 
 

@@ -25,7 +25,7 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
-from kernelmark.core.reason import Reason, prefixed
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue
 from kernelmark.core.space import Space
 from kernelmark.gpu.rtc import vendor_of
@@ -51,7 +51,7 @@ def supports(problem: Problem, info: DeviceInfo) -> str | None:
         return reason
     if problem.options["scheme"] == "a8w8" and problem.dims["k"] > _MOST_INT8_TERMS:
         why = f"with triton: sums of more than {_MOST_INT8_TERMS} int8 terms may overflow 32 bits"
-        return Reason(f"k={problem.dims['k']} is not possible" + (f" {why}" if why else ""))
+        return Reason(f"k={problem.dims['k']} is not possible {why}")
     return None
 
 
@@ -127,8 +127,7 @@ def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
         chosen["block_k"] = problem.dims["group"]
     block_k = int(chosen["block_k"])
     if _is_fp4(problem) and block_k % _MX_GROUP:
-        cause = Reason(f"block_k={block_k} is not a multiple of {_MX_GROUP}")
-        raise Unsupported(prefixed(cause, "triton: "))
+        raise Unsupported(f"triton: block_k={block_k} is not a multiple of {_MX_GROUP}")
     split, per_part = slices(k, int(chosen["split_k"]), block_k)
     main = _tiles(problem, chosen, info, split, per_part)
     if split == 1:

@@ -78,9 +78,7 @@ def loaded_latency(run: MicroRun, *, pauses: Ints, hops: int, nbytes: int) -> No
     if count * _LINE > nbytes:
         chain = f"a chain of {hops} hops"
         reason = Reason(
-            f"{bytes_text(count * _LINE)} needed"
-            + (f" for {chain}" if chain else "")
-            + f", {bytes_text(nbytes)} free",
+            f"{bytes_text(count * _LINE)} needed for {chain}, {bytes_text(nbytes)} free",
             "out-of-memory",
             needed=count * _LINE,
             what=chain,

@@ -173,10 +173,8 @@ def drafts(
     for cost in costs:
         failed = own and cost.status not in (None, Status.OK)
         if failed:
-            reason = Reason(
-                ("the reference " if another else "")
-                + f"{settings.reference} {cost.status}: {cost.reason}"
-            )
+            role = "the reference " if another else ""
+            reason = Reason(f"{role}{settings.reference} {cost.status}: {cost.reason}")
         else:
             reason = _refusal(reference, cost.problem, info, reference=another)
         if reason:

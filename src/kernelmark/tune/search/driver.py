@@ -220,7 +220,7 @@ class Driver:
     def _retire(self, name: str, error: KernelmarkError) -> None:
         reason = error.message
         if error.hint:
-            reason = Reason(f"{reason}" + (f"; {error.hint}" if error.hint else ""))
+            reason = Reason(f"{reason}; {error.hint}")
         self.retired[name] = reason
         self._tally.retired(name)
         self._emit(Retired(name=name, reason=reason))

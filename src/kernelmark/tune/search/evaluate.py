@@ -321,9 +321,7 @@ def _target(plan: TunePlan) -> DeviceInfo:
         vendor_of(plan.arch)
     except UsageError:
         raise UsageError(
-            f"{plan.name} is planned for {plan.arch}"
-            + ("no architecture" if not plan.arch else "")
-            + ", which is no GPU's",
+            f"{plan.name} is planned for {plan.arch or 'no architecture'}, which is no GPU's",
             hint="kmark tune plan DIR -b triton --arch gfx942 plans for one",
         ) from None
     return absent(plan.arch)
@@ -381,7 +379,7 @@ def _judge(config: Config, compiled: Compiled, info: DeviceInfo) -> Candidate:
     else:
         verdict = Verdict.FAILED
         reason = Reason(
-            f"{compiled.status.value}" + (f": {shorten(compiled.error)}" if compiled.error else ""),
+            compiled.status.value + (f": {shorten(compiled.error)}" if compiled.error else ""),
             "failed",
             status=compiled.status.value,
             cause=compiled.error,

@@ -22,7 +22,7 @@ from kernelmark.compare.rules.golden_tot import GoldenTot
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.problem import Problem
-from kernelmark.core.reason import Reason
+from kernelmark.core.reason import Reason, suffixed
 from kernelmark.core.result import Case, Config, KernelInfo, Status, config_key
 from kernelmark.core.timing import Timing
 from kernelmark.core.units import counted, time_text
@@ -499,10 +499,8 @@ class _Final:
         decision = self._judge(side)
         ran, asked = len(self._near_run(side)), self.plan.acceptance.neighbours
         if decision.kept and self._near and ran < asked:
-            reason = Reason(
-                f"{decision.reason}; verified on {ran} of {asked} neighbouring sizes:"
-                " the config supports no others"
-            )
+            sizes = f"{ran} of {asked} neighbouring sizes: the config supports no others"
+            reason = suffixed(decision.reason, f"; verified on {sizes}")
             decision = dataclasses.replace(decision, reason=reason)
         return _outcome(self.plan, self.info, decision, evaluations)
 
@@ -523,12 +521,7 @@ def nothing_found(plan: TunePlan, info: DeviceInfo, journal: Journal, evaluation
     last = journal.trials[-1] if journal.trials else None
     reason = Reason(
         f"none of {evaluations} candidates succeeded"
-        + (
-            f"; the last one is {(last.status.value if last else '')}: "
-            f"{(last.error if last else '')}"
-            if last is not None
-            else ""
-        )
+        + (f"; the last one is {last.status.value}: {last.error}" if last is not None else "")
         + (
             " ('kmark tune run --retry-failed' tries them again)"
             if any(trial.status in OF_THE_MACHINE for trial in journal.trials)

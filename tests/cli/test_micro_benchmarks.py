@@ -417,7 +417,7 @@ def test_a_run_of_microbenchmarks_is_a_run_like_others(kmark, tmp_path):
     assert same["counts"] == {"same": len(same["rows"])}
     assert "latency_add_i64" in kmark("history", "-o", "instructions", *other).out
     (row,) = json.loads(kmark("list", "runs", *other, "--json", "-").out)
-    assert row["results"] == {"ok": 1}
+    assert row["results"] in ({"ok": 1}, {"disturbed": 1})  # as the machine is quiet or not
 
 
 @pytest.mark.parametrize(

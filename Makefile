@@ -28,10 +28,12 @@ demo: $(VENV)/.ready-demo
 	@echo "Open the report in a browser: $(CURDIR)/report.html"
 	@echo "See all runs in the dashboard: $(BIN)/kmark serve, then http://127.0.0.1:8765"
 
-test: $(VENV)/.ready-test
+test test-all: export ROCM_HEADERS := $(CURDIR)/$(VENV)/rocm/usr/include
+
+test: $(VENV)/.ready-test $(VENV)/.ready-headers
 	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
 
-test-all: $(VENV)/.ready-test
+test-all: $(VENV)/.ready-test $(VENV)/.ready-headers
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 # mypy takes as long as all others.
@@ -70,6 +72,13 @@ $(VENV)/.ready-test: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[iree,triton,nvrtc,plots,web,dev]"
 	touch $@ $(VENV)/.ready-demo
+
+# Tests compare our tables with the vendors' headers. Without a network they are skipped, and the
+# next run tries again.
+$(VENV)/.ready-headers: scripts/cuda-headers scripts/rocm-headers | $(VENV)/.ready-test
+	@if $(BIN)/python scripts/cuda-headers $$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))") \
+	  && $(BIN)/python scripts/rocm-headers $(VENV)/rocm; then touch $@; \
+	  else echo "no headers of CUDA and ROCm: tests that need them are skipped"; fi
 
 clean:
 	rm -rf $(VENV) build dist

@@ -66,6 +66,24 @@ except KernelmarkError as error:
 """
 
 
+# Times of an empty kernel and one of 3 µs, by which the device decides how to time graphs.
+DISPATCH = """
+import sys
+from kernelmark.runners.targets import find
+kind, info = find(sys.argv[1])
+device = kind.open(info.index)
+try:
+    costs = device.dispatch_costs()
+    for cost in costs:
+        how = "agree" if cost.agrees else "waits for the host, so every graph is gated"
+        times = f"{cost.gated_s * 1e6:.3f} us gated, {cost.series_s * 1e6:.3f} us in a series"
+        print(f"{cost.kernel}: {times}: {how}")
+    sys.exit(0 if all(0 <= cost.gated_s < 1e-4 for cost in costs) else 3)
+finally:
+    device.close()
+"""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """One command: how it ended and how long it took. `code` is None if it was not run."""
@@ -212,11 +230,12 @@ def describe_machine(session: Session) -> None:
     session.run("git revision", *git, good=range(256))
 
 
-def check(session: Session, skipped: Sequence[str]) -> None:
-    """Doctor, lists and the contract tests of device, compiler and backends."""
+def check(session: Session, device: str, skipped: Sequence[str]) -> None:
+    """Doctor, lists, dispatch costs and the contract tests of device, compiler and backends."""
     folder = session.folder
     session.run("doctor", *KMARK, "doctor", "--json", folder / "doctor.json")
     session.run("devices", *KMARK, "list", "devices")
+    session.run("dispatch costs", sys.executable, "-c", DISPATCH, device)
     session.run("backends", *KMARK, "list", "backends", "--json", folder / "backends.json")
     tests = ("tests/contract/test_devices_contract.py", "tests/contract/test_backends_contract.py")
     names = "(hip and (TestDevices or Test_rtc) or Test_hipblaslt or Test_rocblas)"
@@ -250,8 +269,7 @@ def measure(session: Session, device: str, backends: str) -> None:
     types = ("--dtype", "bf16,f16,f32")
     session.run("suite gemm", *KMARK, "run", *gemm, *types, *some)
     session.run("export", *KMARK, "export", "latest", *store, "--json", session.folder / "run.json")
-    rocm = os.environ.get("ROCM_PATH", "/opt/rocm")
-    if shutil.which("rocprofv3") or shutil.which(f"{rocm}/bin/rocprofv3"):
+    if has_rocprofv3():
         one = ("-p", "gemm m=4096 n=4096 k=4096 dtype=bf16 tb=t", "--timer", "profiler")
         session.run("profiler", *KMARK, "run", *one, *some)
 
@@ -330,6 +348,12 @@ def tune(
             session.run(f"{backend}: confirm {emitter}", *command, variables=own)
 
 
+def has_rocprofv3() -> bool:
+    """Return whether kernelmark finds rocprofv3."""
+    code = "import sys; from kernelmark.gpu.rocm import program; sys.exit(not program('rocprofv3'))"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+
+
 def has_torch() -> bool:
     """Return whether this Python has a PyTorch for ROCm."""
     code = "import torch, sys; sys.exit(torch.version.hip is None)"
@@ -391,7 +415,7 @@ def main() -> None:
 def run_steps(session: Session, given: argparse.Namespace) -> None:
     """Run all steps, one after the other."""
     describe_machine(session)
-    check(session, given.skip_tests)
+    check(session, given.device, given.skip_tests)
     measure(session, given.device, given.backends)
     micro(session, given.device, given.micro)
     for number, backend in enumerate(WRITTEN):

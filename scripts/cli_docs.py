@@ -19,7 +19,8 @@ HEAD = """\
 
 <!-- Written by scripts/cli_docs.py from the commands themselves. Do not edit. -->
 
-`kmark COMMAND --help` prints the same as this page.
+`kmark COMMAND --help` prints the common options of a command, `--help-all` all of them, as on this
+page.
 
 - Data goes to stdout; progress, warnings and notes go to stderr. With `--json -`, `--csv -` or
   `--md -` stdout holds nothing else.
@@ -84,8 +85,9 @@ def _section(name: str, command: Any) -> list[str]:
 
 def _options(command: Any) -> str:
     panels: dict[str, list[str]] = {}
+    rest = getattr(command, "rest", ())
     for option in command.params:
-        if option.param_type_name == "option" and not option.hidden:
+        if option.param_type_name == "option" and (not option.hidden or option in rest):
             panel = getattr(option, "rich_help_panel", None) or "Options"
             value = "" if option.is_flag else f" {option.metavar}"
             names = ", ".join(f"`{name}{value}`" for name in (*option.opts, *option.secondary_opts))

@@ -39,7 +39,8 @@ def layers() -> list[list[str]]:
 
 def summary_of(package: str) -> str:
     """Return the first sentence of a package's docstring."""
-    source = (PACKAGE / package / "__init__.py").read_text(encoding="utf-8")
+    file = PACKAGE / package / "__init__.py"
+    source = (file if file.exists() else PACKAGE / f"{package}.py").read_text(encoding="utf-8")
     doc = ast.get_docstring(ast.parse(source)) or ""
     first = " ".join(doc.split("\n\n")[0].split())
     return first.split(". ")[0].rstrip(".")

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from kernelmark.backends import _source
+from kernelmark.backends import _file
 from kernelmark.gpu.library import CUDA
 from kernelmark.micro import _kernels
 
@@ -321,7 +321,7 @@ def _plain(given: Any) -> Any:
 def _arguments(file: str, name: str, addresses: int) -> list[Any]:
     """Copies of a launch's arguments, as the driver makes them."""
     if file in SOURCES:
-        kinds = _source.declared(SOURCES[file], name) or []
+        kinds = _file.declared_launch(SOURCES[file], name) or []
     else:
         kinds = [kind for kind, _ in _kernels.parameters(file, name)]
     if not kinds:

@@ -110,18 +110,19 @@ def emulated(memory_bytes: int = 2**30, block: int = 128, devices: int = 1) -> I
     targets = {
         "kernelmark.devices._gpu.compile_source": compile_for_emulation,
         "kernelmark.devices._gpu_memory.compile_source": compile_for_emulation,
-        "kernelmark.micro._gpu_rig.compile_source": compile_for_emulation,
+        "kernelmark.micro._rigs.compile_source": compile_for_emulation,
         "kernelmark.backends.rtc.compile_source": compile_for_emulation,
-        "kernelmark.backends._source.compile_source": compile_for_emulation,
-        "kernelmark.micro._gpu_rig.resources": _resources,
-        "kernelmark.micro._gpu_rig.FULL_BLOCK": block,
-        "kernelmark.micro._gpu_rig._WARM_UP_S": 0.0,
+        "kernelmark.backends._file.compile_source": compile_for_emulation,
+        "kernelmark.micro._rigs.resources": _resources,
+        "kernelmark.micro._rigs.FULL_BLOCK": block,
+        "kernelmark.micro._rigs._WARM_UP_S": 0.0,
         "kernelmark.devices._gpu_kind.unavailable": lambda vendor: None,
         "kernelmark.devices._gpu_kind.driver": lambda vendor: driver,
         "kernelmark.gpu.rtc.unavailable": lambda vendor: None,
         # The emulator's times are those of a busy host: an audit may not judge by them.
         "kernelmark.measure.audit.FACTOR": math.inf,
         "kernelmark.measure.audit.FACTOR_UNCACHED": math.inf,
+        "kernelmark.measure.audit.CLEAR": math.inf,
     }
     with contextlib.ExitStack() as stack:
         for target, replacement in targets.items():

@@ -15,11 +15,10 @@ from typing import Any
 
 from kernelmark import ops
 from kernelmark.core.result import config_key
+from kernelmark.tune import journal, results
 from kernelmark.tune.folder import TuningFolder
-from kernelmark.tune.plans import planfile
-from kernelmark.tune.plans.plan import Acceptance, Budget, TunePlan
-from kernelmark.tune.records import journal, results
-from kernelmark.tune.records.results import Choice, Outcome
+from kernelmark.tune.plans import Acceptance, Budget, TunePlan, plan_text
+from kernelmark.tune.results import Choice, Outcome
 from kernelmark.workloads.workload import Call, Workload, write
 
 _KMARK = "from kernelmark.cli.main import main; main()"
@@ -69,6 +68,24 @@ def make_outcome(ratio: float = 2.0, **changes: Any) -> Outcome:
     return Outcome(**{**fields, **changes})
 
 
+def make_header(**changes: Any) -> journal.Header:
+    """The header of a journal of the fake device."""
+    fields = {
+        "plan": "p",
+        "space": "s",
+        "problem": "gemm",
+        "backend": "fake",
+        "version": "1",
+        "kernelmark_version": "0",
+        "arch": "fake",
+        "model": "a script",
+        "device": "fake",
+        "batch": 2,
+        "ahead": 1,
+    }
+    return journal.Header(**{**fields, **changes})
+
+
 def make_folder(place: Path, plans: Sequence[TunePlan]) -> TuningFolder:
     """A tuning folder with these plans and a workload of their problems."""
     folder = TuningFolder.make(place)
@@ -76,7 +93,7 @@ def make_folder(place: Path, plans: Sequence[TunePlan]) -> TuningFolder:
     write(folder.workload, Workload(name=place.name, calls=calls))
     folder.plans.mkdir(exist_ok=True)
     for plan in plans:
-        folder.plan(plan.name).write_text(planfile.text(plan), encoding="utf-8")
+        folder.plan(plan.name).write_text(plan_text(plan), encoding="utf-8")
     return folder
 
 
@@ -128,7 +145,7 @@ def left(folder: TuningFolder) -> Left:
     statuses: Counter[str] = Counter()
     winners = {}
     for name in folder.names():
-        _, trials, outcome = journal.read(folder.journal(name))
+        _, trials, outcome = journal.read_journal(folder.journal(name))
         for trial in trials:
             # A final round that was cut off is timed again whole: its halves would be no pair.
             if not trial.step.startswith("final"):

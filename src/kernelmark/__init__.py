@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from kernelmark import backends, devices, micro, ops
     from kernelmark.api import tuning
     from kernelmark.api.bench import bench, compare_kernels
-    from kernelmark.api.load import load
+    from kernelmark.api.do_bench import do_bench, perf_report
     from kernelmark.api.plot import plot
-    from kernelmark.api.results import Results
+    from kernelmark.api.results import Results, load
     from kernelmark.api.run import run, suite, suites
     from kernelmark.core.errors import KernelmarkError
     from kernelmark.core.problem import Problem
@@ -45,11 +45,13 @@ __all__ = [
     "bench",
     "compare_kernels",
     "devices",
+    "do_bench",
     "load",
     "micro",
     "open_store",
     "ops",
     "parse",
+    "perf_report",
     "plot",
     "run",
     "suite",
@@ -69,9 +71,12 @@ _HOMES = {
     "Timing": "kernelmark.core.timing",
     "bench": "kernelmark.api.bench",
     "compare_kernels": "kernelmark.api.bench",
-    "load": "kernelmark.api.load",
+    "do_bench": "kernelmark.api.do_bench",
+    "load": "kernelmark.api.results",
+    "load_ipython_extension": "kernelmark.notebook",
     "open_store": "kernelmark.stores",
     "parse": "kernelmark.ops",
+    "perf_report": "kernelmark.api.do_bench",
     "plot": "kernelmark.api.plot",
     "run": "kernelmark.api.run",
     "suite": "kernelmark.api.run",
@@ -108,4 +113,4 @@ def _load(module: str) -> ModuleType:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return __all__

@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kernelmark.api.load import check_name
+from kernelmark.api.results import check_name
 from kernelmark.api.roofs import known_roofs
 from kernelmark.compare.alarms import FailOn
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
-from kernelmark.core.metric import Roof
 from kernelmark.core.result import Run, RunState
 from kernelmark.core.verdict import INTERRUPTED, NOTHING, REGRESSION, SOME_FAILED, VerdictStatus
 from kernelmark.host.signals import interruptible
@@ -31,7 +30,9 @@ from kernelmark.runners.ab import (
     Pair,
     Row,
     Rule,
+    Side,
     compile_ahead,
+    environment_of,
     local_opener,
 )
 from kernelmark.runners.events import Waiting
@@ -39,7 +40,6 @@ from kernelmark.runners.forecast import Forecast
 from kernelmark.runners.impossible import flag_impossible
 from kernelmark.runners.jobs import threads_of
 from kernelmark.runners.locks import hold_run_locks
-from kernelmark.runners.sides import Side, environment_of
 from kernelmark.runners.targets import find
 from kernelmark.stores import new_run_id
 
@@ -79,7 +79,7 @@ def outcome(report: AbReport, limits: FailOn | None = None) -> int:
     """Return the exit code of a comparison; `limits` define what counts as a regression."""
     if report.base.state is RunState.INTERRUPTED:
         return INTERRUPTED
-    if failing(report, limits):
+    if failing(report, limits) or (report.unmeasured and limits and limits.undecided):
         return REGRESSION
     if any(row.base.status.failed and row.head.status.failed for row in report.rows):
         return SOME_FAILED
@@ -134,9 +134,23 @@ def compare_sides(
         raise NothingToDo("there is nothing to compare")
     runs = _Runs(plan, environments, store, argv)
     roofs = known_roofs(store, [plan.device])
+    info = find(plan.device)[1]
+    threads = threads_of(plan.pairs[0].base, info)
+    notify: Callable[..., None] = on_event or (lambda event: None)
+
+    def wait(holder: str) -> None:
+        notify(Waiting(device=plan.device, holder=holder))
+
+    experiment = Experiment(
+        plan.pairs,
+        plan.rule,
+        opener or local_opener(plan.sides, plan.device, plan.timeout_s, threads, wait),
+        judge=lambda result: flag_impossible(result, roofs, info),
+        budget=budget or plan.budget(),
+    )
     with hold_run_locks(runs.ids if store is not None else []):
         try:
-            return _measured(plan, runs, roofs, on_event, opener, budget or plan.budget())
+            return _measured(plan, experiment, runs, notify)
         except BaseException as error:
             # A wrong request leaves no run behind.
             if runs.begun or not isinstance(error, UsageError):
@@ -146,28 +160,9 @@ def compare_sides(
 
 
 def _measured(
-    plan: AbPlan,
-    runs: _Runs,
-    roofs: Sequence[Roof],
-    on_event: OnEvent | None,
-    opener: Opener | None,
-    budget: Budget,
+    plan: AbPlan, experiment: Experiment, runs: _Runs, notify: Callable[..., None]
 ) -> AbReport:
-    info = find(plan.device)[1]
-    threads = threads_of(plan.pairs[0].base, info)
-    notify: Callable[..., None] = on_event or (lambda event: None)
-
-    def wait(holder: str) -> None:
-        notify(Waiting(device=plan.device, holder=holder))
-
     state = RunState.DONE
-    experiment = Experiment(
-        plan.pairs,
-        plan.rule,
-        opener or local_opener(plan.sides, plan.device, plan.timeout_s, threads, wait),
-        judge=lambda result: flag_impossible(result, roofs, info),
-        budget=budget,
-    )
     try:
         for side in (0, 1) if plan.jobs else ():
             cases = [pair.cases[side] for pair in plan.pairs]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import inspect
 import math
 import re
@@ -28,8 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelmark import backends
-from kernelmark.api.load import check_name, load_timing
-from kernelmark.api.results import Results
+from kernelmark.api.results import Results, check_name, load_timing
 from kernelmark.backends._file import torch_tensor, view
 from kernelmark.backends.base import Kernel
 from kernelmark.core.dtype import TORCH_NAMES
@@ -37,7 +37,7 @@ from kernelmark.core.environment import Environment
 from kernelmark.core.errors import KernelmarkError, ProblemError, UsageError
 from kernelmark.core.problem import Option, Problem
 from kernelmark.core.reason import Reason
-from kernelmark.core.result import Case, KernelInfo, Result, ResultSet, Run, RunState
+from kernelmark.core.result import Case, KernelInfo, Result, ResultSet, Run, RunState, Status
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.core.timing import Timing
 from kernelmark.core.units import join_and, join_commas, plain_number
@@ -70,6 +70,9 @@ TIMING = Timing(max_allocations=10, max_s=1.0, target_rel_ci=0.02)
 # each block need.
 GPU_TIMING = Timing(max_allocations=5, max_s=0.25, target_rel_ci=0.03)
 _MIN_CALLS = 40  # calls that must fit into the timed seconds on a GPU
+# Two calls with equal inputs may differ by this fraction of the largest value: atomic sums in f16
+# differ by roundings, of 1e-3 each.
+_REPEATS_WITHIN = 0.02
 _KNOWN_DTYPES = f"convert it: dtypes that can be checked are {', '.join(TORCH_NAMES.values())}"
 
 
@@ -168,7 +171,7 @@ def compare_kernels(
             try:
                 call.share_stream(device)
                 for called, fn in kernels.items():
-                    case = Case(problem=call_op.asked, backend=called, timing=how)
+                    case = Case(problem=call_op.requested, backend=called, timing=how)
                     results.append(_measured(fn, case, call_op, device))
             finally:
                 device.close()
@@ -211,8 +214,8 @@ def _check_types(kernels: object, inputs: object, ref: object) -> None:
         )
 
 
-def _wrong_type(name: str, value: object, wanted: str) -> str:
-    return f"{name} is not {wanted}, but {type(value).__name__}"
+def _wrong_type(name: str, value: object, expected: str) -> str:
+    return f"{name} is not {expected}, but {type(value).__name__}"
 
 
 def _check_count(name: str, value: object, meaning: str) -> None:
@@ -274,14 +277,17 @@ class _Call:
             )
         out_at = arrays[-1] if writes else None
         several = isinstance(answer, tuple | list)
-        output = _output_spec(inputs[arrays[-1]] if writes else answer)
+        output = _output_spec(inputs[arrays[-1]], array_dtype) if writes else _output_spec(answer)
         parts = tuple(math.prod(part.shape) for part in answer) if several else ()
         read = [at for at in arrays if at != out_at]
         names = _names(fn, inputs, read)
         rotates = None if rotate else False
         # Values on a GPU stay there: copying them to the host and back takes longer than timing.
-        place = inputs[arrays[0]].device if form == "torch" and device != "cpu" else None
-        specs = {at: given_spec(names[at], inputs[at], rotates=rotates, place=place) for at in read}
+        array_device = inputs[arrays[0]].device if form == "torch" and device != "cpu" else None
+        specs = {
+            at: given_spec(names[at], inputs[at], rotates=rotates, device=array_device)
+            for at in read
+        }
         left = [
             names[at]
             for at, value in enumerate(inputs)
@@ -376,6 +382,43 @@ class _Call:
             del arguments[self.out_at]
         return arguments
 
+    def suspicion(self, fn: Function) -> str:
+        """Return what is wrong with a function that no reference checks: it gives other values for
+        equal inputs, or the same values whatever its inputs are; "" if neither is seen."""
+        first = self._values(fn, None)
+        size = np.abs(first[np.isfinite(first)]).max(initial=0.0)
+        again = self._values(fn, None)
+        # Sums in another order differ by roundings; noise differs by its own size.
+        if again.shape != first.shape or not np.allclose(
+            again, first, rtol=0, atol=_REPEATS_WITHIN * size, equal_nan=True
+        ):
+            return "two calls with equal inputs returned different values"
+        library = importlib.import_module(self.form)
+        changes = (lambda x: library.roll(x, 1), lambda x: x * 0.5, lambda x: -x)
+        changed = 0
+        for change in changes:
+            # A function may refuse such values: negative ones, for example.
+            with contextlib.suppress(Exception):
+                if not np.array_equal(self._values(fn, change), first, equal_nan=True):
+                    return ""
+                changed += 1
+        varies = any(spec.type.kind == "float" for spec in self.specs.values())
+        if changed < len(changes) or not varies:
+            return ""
+        return "calls with different inputs returned the same values; ref=… checks them"
+
+    def _values(self, fn: Function, change: Callable[[Any], Any] | None) -> NDArray[np.float64]:
+        """Return the result of a call with copies of the arrays, whose floats are changed."""
+        arguments = list(self.arguments)
+        for at, value in enumerate(arguments):
+            if at in self.specs or at == self.out_at:
+                copy = value.detach().clone() if hasattr(value, "detach") else value.copy()
+                floats = at in self.specs and self.specs[at].type.kind == "float"
+                arguments[at] = change(copy) if change is not None and floats else copy
+        answer = fn(*arguments)
+        answer = arguments[self.out_at] if self.out_at is not None else answer
+        return np.concatenate([_on_host(_as_float64(part)).reshape(-1) for part in _arrays(answer)])
+
 
 class _CallOp(OwnOp):
     """The op of one call, with the tensors of that call."""
@@ -400,7 +443,7 @@ class _CallOp(OwnOp):
                 dims[scalar] = value
             else:
                 options[scalar] = value
-        self.asked = Problem(op=name, dims=dims, dtypes=dtypes, options=options)
+        self.requested = Problem(op=name, dims=dims, dtypes=dtypes, options=options)
 
     def tensors(self, problem: Problem) -> tuple[TensorSpec, ...]:
         return (*self.call.specs.values(), self.call.output)
@@ -544,7 +587,9 @@ class _CallKernel(Kernel):
             start += size
 
 
-def _measured(fn: Function, case: Case, op: _CallOp, device: Device) -> Result:
+def _measured(
+    fn: Function, case: Case, op: _CallOp, device: Device, *, suspects: bool = True
+) -> Result:
     call = op.call
     op.device = device if op.reference_on_device else None
     started = time.time()
@@ -557,6 +602,8 @@ def _measured(fn: Function, case: Case, op: _CallOp, device: Device) -> Result:
         return kernel
 
     try:
+        if suspects and not op.checked and (suspicion := call.suspicion(fn)):
+            return failure(case, device.info, Status.WRONG, Reason(suspicion), started=started)
         outcome = measure(
             problem=case.problem, op=op, device=device, timing=case.timing, prepare=prepare
         )
@@ -641,9 +688,22 @@ def _on_host(values: Any) -> NDArray[np.float64]:
     return np.asarray(values, np.float64)
 
 
-def _output_spec(answer: Any) -> TensorSpec:
+# A returned array is copied to be checked, to a dtype of as many bytes that can hold its values;
+# of 64-bit integers those below 2^53.
+_COPIED_AS = {"bool": "i8", "int64": "f64", "uint64": "f64"}
+
+
+def _returned_dtype(values: Any) -> str | None:
+    """Return the dtype that a copy of a returned array has."""
+    kind = str(getattr(values, "dtype", None)).removeprefix("torch.")
+    return array_dtype(values) or (_COPIED_AS.get(kind) if hasattr(values, "shape") else None)
+
+
+def _output_spec(
+    answer: Any, dtype_of: Callable[[Any], str | None] = _returned_dtype
+) -> TensorSpec:
     parts = _arrays(answer)
-    dtypes = list(dict.fromkeys(array_dtype(part) for part in parts))
+    dtypes = list(dict.fromkeys(map(dtype_of, parts)))
     if isinstance(answer, tuple | list) and len(dtypes) == 1 and dtypes[0] is not None:
         size = sum(math.prod(part.shape) for part in parts)
         return TensorSpec(name=OUTPUT, shape=(size,), dtype=dtypes[0], role="out")
@@ -653,7 +713,7 @@ def _output_spec(answer: Any) -> TensorSpec:
             " they are checked as one, and need one dtype",
             hint="wrap it in a function that returns arrays of one dtype",
         )
-    dtype_name = array_dtype(answer)
+    dtype_name = dtype_of(answer)
     if dtype_name is None:
         unknown = [str(part.dtype) for part in parts if hasattr(part, "dtype")]
         if unknown:

@@ -26,7 +26,7 @@ from kernelmark.host.permissions import private_folder
 from kernelmark.report.changes import Change, of_pairs
 from kernelmark.report.changes import comment as changes_comment
 from kernelmark.runners.ab import Budget, Experiment, Measured, Opener, Pair, Row, Rule
-from kernelmark.stats.bisection import CONFIDENCE, MOST_ROUNDS, Search, Step
+from kernelmark.stats.changepoint import CONFIDENCE, MOST_ROUNDS, Search, SoughtStep
 from kernelmark.stats.paired import Looks
 
 # Changes that can be searched for, in order of preference.
@@ -206,7 +206,7 @@ class _Bisection:
 
     # The ends
 
-    def _ends(self) -> tuple[Step, Change]:
+    def _ends(self) -> tuple[SoughtStep, Change]:
         ends = self._file.ends
         if ends is None:
             ends = self._compared_ends()
@@ -220,7 +220,7 @@ class _Bisection:
         self._changed = tuple(ends["changed"])
         fields = {**ends["change"], "status": VerdictStatus(ends["change"]["status"])}
         fields["reason"] = Reason.of(fields["reason"])
-        return Step(**ends["step"]), Change(**fields)
+        return SoughtStep(**ends["step"]), Change(**fields)
 
     def _compared_ends(self) -> dict[str, Any]:
         names = self._source.names
@@ -240,9 +240,9 @@ class _Bisection:
         (change,) = of_pairs([row])
         broken = row.status is VerdictStatus.BROKEN
         logs = _logs(row)
-        step = Step(broken=True)
+        step = SoughtStep(broken=True)
         if not broken and row.paired is not None:
-            step = Step.of_rounds(logs, math.log(row.paired.ratio))
+            step = SoughtStep.of_rounds(logs, math.log(row.paired.ratio))
         return {
             "followed": followed,
             "changed": [i for i, _ in changed],
@@ -374,7 +374,7 @@ def _key(case: Case) -> tuple[str, str]:
     return case.problem.key, case.backend
 
 
-def _direction(step: Step) -> VerdictStatus:
+def _direction(step: SoughtStep) -> VerdictStatus:
     return VerdictStatus.SLOWER if step.size > 0 else VerdictStatus.FASTER
 
 

@@ -21,10 +21,9 @@ from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.result import Case, Config
 from kernelmark.host.cache import cache_root, digest
 from kernelmark.host.permissions import private_folder
-from kernelmark.host.processes import last_line, run_child
+from kernelmark.host.processes import last_line, run_child, run_git
 from kernelmark.report.names import config_text
-from kernelmark.runners.ab import Opener, local_opener
-from kernelmark.runners.sides import Side, parse_side
+from kernelmark.runners.ab import Opener, Side, local_opener, parse_side
 
 WORKING_TREE = "."  # the ref of the working tree, uncommitted changes included
 WORKING_TREE_TEXT = "the working tree"
@@ -149,7 +148,7 @@ class Checkouts:
         if name not in self._trees:
             self._trees[name] = self._open.enter_context(_slot(self._root, name))
         tree = self._trees[name]
-        quiet = ("-c", "core.hooksPath=/dev/null", "-c", "advice.detachedHead=false")
+        quiet = ("-c", "advice.detachedHead=false")
         if (tree / ".git").exists():
             there = _git(tree, "rev-parse", "HEAD") == commit
             if there and not _git(tree, "status", "--porcelain", "--untracked-files=no"):
@@ -235,7 +234,7 @@ def _slot(root: Path, name: str) -> Iterator[Path]:
 
 def _git(folder: Path, *arguments: str) -> str:
     try:
-        done = run_child(["git", "-C", str(folder), *arguments], timeout_s=_GIT_TIMEOUT_S)
+        done = run_git(folder, *arguments, timeout_s=_GIT_TIMEOUT_S)
     except FileNotFoundError:
         raise UsageError(
             "checking out a commit needs git, which is not installed",
@@ -285,12 +284,12 @@ class Commits:
 
     def opener(self, base: int, head: int) -> Opener:
         sides = [
-            self._checkouts.side(name, self._commits[place])
-            for name, place in (("base", base), ("head", head))
+            self._checkouts.side(name, self._commits[commit])
+            for name, commit in (("base", base), ("head", head))
         ]
         return self._where.opener(sides[0], sides[1])
 
-    def case(self, case: Case, place: int) -> Case:
+    def case(self, case: Case, position: int) -> Case:
         return case
 
 
@@ -310,11 +309,11 @@ class Wheels:
     def opener(self, base: int, head: int) -> Opener:
         return self._where.opener(self._installed(base), self._installed(head))
 
-    def case(self, case: Case, place: int) -> Case:
+    def case(self, case: Case, position: int) -> Case:
         return case
 
-    def _installed(self, place: int) -> Side:
-        file, side = self._files[place], self._side
+    def _installed(self, position: int) -> Side:
+        file, side = self._files[position], self._side
         digest = hashlib.sha256(read_whole(file)).hexdigest()[:16]
         folder = cache_root().absolute() / "wheels" / digest
         if not folder.is_dir():
@@ -337,21 +336,21 @@ class Configs:
     def opener(self, base: int, head: int) -> Opener:
         return self._where.opener(self._side, self._side)
 
-    def case(self, case: Case, place: int) -> Case:
-        return dataclasses.replace(case, config={**case.config, **self._configs[place]})
+    def case(self, case: Case, position: int) -> Case:
+        return dataclasses.replace(case, config={**case.config, **self._configs[position]})
 
 
 def read_wheels(path: str) -> list[Path]:
     """Read the wheels listed in a text file: one path per line, relative to its folder."""
-    given = Path(path).expanduser()
-    if given.is_dir() or given.suffix == ".whl":
+    listing = Path(path).expanduser()
+    if listing.is_dir() or listing.suffix == ".whl":
         # A folder has no order: it may be that of versions or of dates.
-        kind, folder = ("folder", given) if given.is_dir() else ("wheel", given.parent)
+        kind, folder = ("folder", listing) if listing.is_dir() else ("wheel", listing.parent)
         raise UsageError(
             f"{path}: is a {kind}; --wheels takes a text file that lists wheels",
             hint=f"order them from good to bad, by version: ls -1v {folder}/*.whl > wheels.txt",
         )
-    return [given.parent / Path(line).expanduser() for line in _lines(path)]
+    return [listing.parent / Path(line).expanduser() for line in _lines(path)]
 
 
 def read_configs(path: str) -> list[Config]:
@@ -359,14 +358,14 @@ def read_configs(path: str) -> list[Config]:
     text = _text(path)
     if text.lstrip().startswith("["):
         try:
-            found = json.loads(text)
+            configs = json.loads(text)
         except ValueError as error:
             raise UsageError(f"{path}: is not JSON: {error}") from None
-        for index, one in enumerate(found):
-            if not isinstance(one, dict):
-                where, shown = f"{path}: [{index}]", repr(one)[:60]
+        for index, config in enumerate(configs):
+            if not isinstance(config, dict):
+                where, shown = f"{path}: [{index}]", repr(config)[:60]
                 raise UsageError(f"{where}: expected an object, found {shown}")
-        return [FrozenDict(item) for item in found]
+        return [FrozenDict(item) for item in configs]
     return [FrozenDict(parse_config(line.split())) for line in _lines(path)]
 
 
@@ -383,9 +382,11 @@ def _install(wheel: Path, folder: Path, python: str) -> None:
     """Install a wheel; the folder appears complete or not at all."""
     private_folder(folder.parent)
     part = folder.with_name(f"{folder.name}.{os.getpid()}")
-    words = ("-m", "pip", "install", "--quiet", "--no-deps", "--no-input", "--target", str(part))
+    arguments = ("install", "--quiet", "--no-deps", "--no-input", "--target", str(part))
     try:
-        done = run_child([python, *words, str(wheel)], timeout_s=_INSTALL_TIMEOUT_S)
+        done = run_child(
+            [python, "-P", "-m", "pip", *arguments, str(wheel)], timeout_s=_INSTALL_TIMEOUT_S
+        )
         if done.returncode:
             raise BuildFailed(f"pip cannot install {wheel.name}: {last_line(done.stderr)}")
         part.replace(folder)

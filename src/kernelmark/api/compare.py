@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kernelmark.api.load import read_run
-from kernelmark.compare import rulefile, verdicts
+from kernelmark.api.results import read_run
+from kernelmark.compare import rules, verdicts
 from kernelmark.compare.history import MIN_EFFECT, History, Story, hold, judged_s, marked, stories
 from kernelmark.compare.match import By
 from kernelmark.compare.rules.base import Rule
 from kernelmark.compare.verdicts import Audit
 from kernelmark.compare.verdicts import compare as compare_sets
 from kernelmark.core.environment import difference
-from kernelmark.core.errors import NothingToDo
+from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.micro import MICRO_SUITE
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import ResultSet, Run
+from kernelmark.core.verdict import Mark, MarkKind, VerdictStatus
 from kernelmark.report import compare as report
 from kernelmark.report.tables import Table, html_list, html_table, printed
 from kernelmark.workloads.suites import CANARIES, canary_keys
 
 if TYPE_CHECKING:
+    from kernelmark.stores import SeriesPoint
     from kernelmark.stores.store import Store
-    from kernelmark.stores.values import SeriesPoint
 
 # Number of newest runs that are each compared with the run before, to count false alarms.
 _AUDITED = 6
@@ -33,7 +35,9 @@ _AUDITED = 6
 _LOOKED_AT = 100
 _LABELS = 5
 _NOT_AUDITED = Audit(compared=0, alarms=0)
-_PAIRED = {"ab", "gate", "bisect"}  # commands that measure two sides
+_LONGEST_REASON = 500
+# Commands that measure a series again, instead of as its next point.
+_PAIRED = {"ab", "gate", "bisect", "nightly-again"}
 
 
 class Comparison(verdicts.Comparison):
@@ -75,7 +79,7 @@ def compare(
     match: "case" pairs results of the same case, "problem" the best of each side for a problem.
     canaries: suite of the canary problems that reveal a change of the machine.
     """
-    judged_by = rulefile.load(rule) if isinstance(rule, str) else rule
+    judged_by = rules.load_rule(rule) if isinstance(rule, str) else rule
     sides = [read_run(ref, store) if isinstance(ref, str) else ref for ref in (base, head)]
     compared = compare_sets(
         sides[0], sides[1], rule=judged_by, by=match, sentinels=canary_keys(canaries)
@@ -115,13 +119,55 @@ def history(
         raise NothingToDo("no stored result matches", hint="`kmark list runs` shows what there is")
     points = placed(points, {run.id: run for run in newest})
     return assembled(
-        stories(points, min_effect=min_effect),
+        stories(points, min_effect=min_effect, marks=store.marks()),
         newest,
         min_effect=min_effect,
         canaries=canaries,
         audit=audit(store, newest[:_AUDITED]),
         baseline_name=baseline or "",
         baseline={} if baseline is None else _baseline(store, baseline),
+    )
+
+
+def accept(store: Store, accepted: Sequence[Story], reason: str, author: str) -> None:
+    """Accept open regressions: the present level of a slowdown becomes the good one, a failure is
+    silent until it changes. `unaccept` undoes it."""
+    if not 0 < len(reason.strip()) <= _LONGEST_REASON:
+        raise UsageError(
+            f"a reason has 1 to {_LONGEST_REASON} characters, not {len(reason.strip())}",
+            hint='for example: --reason "the new layout needs one more pass"',
+        )
+    for item in accepted:
+        if not item.is_regression:
+            raise NothingToDo(
+                f"{item.series} is {item.screen.status.value}: there is nothing to accept",
+                hint="an acceptance is for a series that is slower or broken",
+            )
+    store.mark([_acceptance(item, reason.strip(), author) for item in accepted])
+
+
+def unaccept(store: Store, item: Story) -> None:
+    """Undo the acceptance of a regression."""
+    if not store.unmark(item.series, MarkKind.ACCEPTED):
+        raise NothingToDo(
+            f"no regression of {item.series} is accepted", hint="'kmark history' notes those"
+        )
+
+
+def _acceptance(item: Story, reason: str, author: str) -> Mark:
+    is_slower = item.screen.status is VerdictStatus.SLOWER
+    begin = item.present_level if is_slower else item.first_failure
+    return Mark(
+        series=item.series,
+        kind=MarkKind.ACCEPTED,
+        state=VerdictStatus.SLOWER.value if is_slower else item.newest.status.value,
+        run_id=item.change[1],
+        started=begin.started,
+        before_id=item.change[0],
+        level=judged_s(item.newest),
+        reason=reason,
+        author=author,
+        created=time.time(),
     )
 
 
@@ -139,13 +185,14 @@ def assembled(
     what changed. `newest` are the runs, newest first."""
     keys = set(canary_keys(canaries))
     watch = {story.series: story.problem for story in histories if story.problem in keys}
-    histories, moved = hold(histories, watch)
+    earlier = marked(histories, watch, min_effect=min_effect)
+    histories, moved = hold(histories, watch, earlier)
     return History(
         stories=tuple(histories),
         runs=tuple(reversed(newest)),
         changes=_changes(histories, {run.id: run for run in newest}),
         moved=tuple(moved),
-        marked=marked(histories, watch, min_effect=min_effect),
+        marked=earlier,
         watched=not keys
         or newest[0].suite == MICRO_SUITE
         or any(
@@ -195,7 +242,7 @@ def series_runs(
 def audit(store: Store, newest: Sequence[Run]) -> Audit:
     """Count the rows of consecutive runs with the same binary, and the alarms that the robust rule
     raised on them. `newest` is newest first."""
-    rule = rulefile.load("robust")
+    rule = rules.load_rule("robust")
     compared = alarms = 0
     later: ResultSet | None = None
     for run in newest:

@@ -4,37 +4,49 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernelmark.api.ab import AbPlan, Environments, captured, compare_sides
 from kernelmark.api.checkouts import Checkouts, Recipe, Repository
 from kernelmark.api.compare import compare, history
-from kernelmark.api.nightly_file import Nightly
 from kernelmark.api.plan import Plan
 from kernelmark.api.run import Conduct, measure
+from kernelmark.backends._lineage import own_kernels
 from kernelmark.compare.alarms import LEAST, FailOn, level_s, screened_again, suspects
 from kernelmark.compare.history import MIN_EFFECT, History, Story, counted_s
 from kernelmark.compare.verdicts import ALARMS, HELD
 from kernelmark.core.errors import KernelmarkError, NothingToDo
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason, shorten
 from kernelmark.core.result import Case, Result, RunState, Status
 from kernelmark.core.units import counted
-from kernelmark.core.verdict import REGRESSION, SOME_FAILED, Verdict, VerdictStatus
+from kernelmark.core.verdict import (
+    NOTHING,
+    REGRESSION,
+    SOME_FAILED,
+    Mark,
+    MarkKind,
+    Verdict,
+    VerdictStatus,
+)
 from kernelmark.report.changes import Change, answer, of_comparison, of_pairs
 from kernelmark.report.compare import moved_text
 from kernelmark.report.names import backend_text, rerun, short
-from kernelmark.runners.ab import ROUND, Budget, Opener, Pair, Rule
+from kernelmark.runners.ab import ROUND, Budget, Opener, Pair, Rule, Side, parse_side
 from kernelmark.runners.pool import kernel_key
-from kernelmark.runners.sides import Side, parse_side
 from kernelmark.runners.targets import find
 from kernelmark.stats.paired import Looks, rounds_for_one
 from kernelmark.workloads.suites import CANARIES, canary_keys
 
 if TYPE_CHECKING:
+    from kernelmark.api.nightly import Nightly
     from kernelmark.stores.store import Store
 
 
@@ -61,14 +73,26 @@ class Doubt:
     result: Result
     status: VerdictStatus
     level_s: float | None
-    before: str  # the last run before the change
+    before: str  # the last good run
+    since: str = ""  # the first run of the change
     story: Story | None = None  # None if only the comparison with the baseline flagged it
 
     @property
     def key(self) -> Key:
         return key_of(self.result)
 
+    @property
+    def is_worse(self) -> bool:
+        return self.status in (VerdictStatus.SLOWER, VerdictStatus.BROKEN)
 
+    @property
+    def is_proven(self) -> bool:
+        """Whether a step proves the slowdown."""
+        return self.story is not None and self.story.is_regression and not self.story.screen.fresh
+
+
+_AUTHOR = "kmark nightly"
+_NO_FILES: Mapping[str, str] = FrozenDict()
 Key = tuple[str, str]  # series and device
 # Stage two. A suspect that is not in its result could not be measured again.
 Confirm = Callable[[Sequence[Doubt]], Mapping[Key, Change]]
@@ -103,25 +127,30 @@ def judge(store: Store, run_ids: Sequence[str], rules: Rules, confirm: Confirm) 
         canaries=rules.canaries,
     )
     canaries = set(canary_keys(rules.canaries))
+    stories = {story.series: story for story in past.stories}
     doubted = {doubt.key: doubt for doubt in _against_baseline(store, run_ids, rules)}
     doubted |= {suspect.key: suspect for suspect in _doubts(past, tonight, run_ids, rules)}
     doubts = [
         suspect for suspect in doubted.values() if suspect.result.case.problem.key not in canaries
     ]
     confirmed = confirm(doubts) if doubts else {}
-    stories = {story.series: story for story in past.stories}
     moved = {story.newest.run_id for story in past.stories if story.held and not rules.paired}
     changes = []
     for key, result in tonight.items():
         if result.case.problem.key not in canaries:
-            suspect = stories.get(result.series)
-            change = confirmed.get(key) or _unconfirmed(result, doubted.get(key), suspect)
+            suspect, doubt = stories.get(result.series), doubted.get(key)
+            if doubt is not None:
+                change = _settled(doubt, confirmed.get(key))
+            else:
+                change = _unsuspected(result, suspect)
             changes.append(_suppress(change, suspect, moved))
+    store.mark(_marks(doubts, confirmed, paired=rules.paired))
+    unrepeated = [doubt for doubt in doubts if doubt.is_worse and doubt.key not in confirmed]
     failed = sum(result.status.failed for result in tonight.values())
     return Judged(
         changes=tuple(changes),
         notes=tuple(_notes(past, doubts, confirmed, tonight)),
-        code=_code(changes, failed, rules.limits),
+        code=_code(changes, failed, rules.limits) or (NOTHING if unrepeated else 0),
         doubts=len(doubts),
         failed=failed,
     )
@@ -135,7 +164,9 @@ def key_of(result: Result) -> Key:
 def _doubts(
     past: History, tonight: Mapping[Key, Result], run_ids: Sequence[str], rules: Rules
 ) -> list[Doubt]:
-    suspected = suspects(past, run_ids, least=rules.least, held=rules.paired)
+    suspected = suspects(
+        past, run_ids, least=rules.least, suppressed=rules.paired, few=rules.paired
+    )
     by_series: dict[str, list[Result]] = {}
     for result in tonight.values():
         by_series.setdefault(result.series, []).append(result)
@@ -145,6 +176,7 @@ def _doubts(
             status=suspect.status,
             level_s=suspect.level_s,
             before=suspect.before,
+            since=suspect.since,
             story=suspect.story,
         )
         for suspect in suspected
@@ -205,18 +237,72 @@ def change_of(
     )
 
 
-def _unconfirmed(result: Result, doubt: Doubt | None, story: Story | None) -> Change:
-    """Return the change of a result that stage two did not judge."""
-    if doubt is not None:
-        reason = Reason(f"looked {doubt.status.value}; measured again, that was not confirmed")
-        by_median = doubt.story is None  # flagged by the baseline, whose level is a median
-        return change_of(result, doubt.level_s, VerdictStatus.UNSURE, reason, by_median=by_median)
+def _settled(doubt: Doubt, again: Change | None) -> Change:
+    """Return the change of a suspect, measured again or not."""
+    by_median = doubt.story is None  # flagged by the baseline, whose level is a median
+    result, status = doubt.result, doubt.status
+    if again is None:
+        # An alarm of history stands; a lenient suspicion is undecided.
+        is_alarm = doubt.story is not None and doubt.story.is_regression
+        reason = Reason(f"looks {status.value}, and could not be measured again")
+        kept = status if is_alarm else VerdictStatus.UNSURE
+        return change_of(result, doubt.level_s, kept, reason, by_median=by_median)
+    if again.status is VerdictStatus.UNSURE and doubt.is_proven and doubt.story is not None:
+        return change_of(result, doubt.level_s, status, doubt.story.screen.reason)
+    return again
+
+
+def _marks(doubts: Sequence[Doubt], confirmed: Mapping[Key, Change], *, paired: bool) -> list[Mark]:
+    """Return what measuring the suspects again decided, for history and the nights to come."""
+    marks_by_series: dict[tuple[str, MarkKind], Mark] = {}
+    for doubt in doubts:
+        again, story = confirmed.get(doubt.key), doubt.story
+        if again is None or story is None or not doubt.is_worse:
+            continue
+        since = next((p.started for p in story.points if p.run_id == doubt.since), None)
+        mark = Mark(
+            series=story.series,
+            kind=MarkKind.REGRESSED,
+            state=VerdictStatus.SLOWER.value,
+            run_id=doubt.since or story.newest.run_id,
+            started=story.newest.started if since is None else since,
+            before_id=doubt.before,
+            level=doubt.level_s,
+            reason=str(again.reason),
+            author=_AUTHOR,
+            created=time.time(),
+        )
+        if again.status is VerdictStatus.BROKEN:
+            mark = replace(mark, state=doubt.result.status.value)
+        elif again.status is VerdictStatus.SAME and doubt.is_proven and paired:
+            # The code before the step is as slow today: the machine or the software below changed.
+            reason = f"as fast as the last good version in paired rounds: {again.reason}"
+            mark = replace(mark, kind=MarkKind.ACCEPTED, reason=reason)
+        elif again.status is not VerdictStatus.SLOWER:
+            newest = story.newest
+            mark = replace(
+                mark, kind=MarkKind.REFUTED, run_id=newest.run_id, started=newest.started
+            )
+        is_held = bool(story.held) and not paired
+        if not (is_held or (doubt.is_proven and mark.kind is MarkKind.REFUTED)):
+            marks_by_series[mark.series, mark.kind] = mark
+    regressed = {series for series, kind in marks_by_series if kind is MarkKind.REGRESSED}
+    return [
+        mark
+        for mark in marks_by_series.values()
+        if mark.kind is MarkKind.REGRESSED or mark.series not in regressed
+    ]
+
+
+def _unsuspected(result: Result, story: Story | None) -> Change:
+    """Return the change of a result that is no suspect."""
     if story is None:  # another run of tonight has the series' newest point
         return change_of(result, None, VerdictStatus.UNSURE, Reason("no earlier run has it"))
     status = story.screen.status
     if status is VerdictStatus.NEW and len(story.points) > 1:
         status = VerdictStatus.UNSURE  # not new, but too few nights to judge it by
-    return change_of(result, level_s(story), status, story.screen.reason)
+    change = change_of(result, level_s(story), status, story.screen.reason)
+    return replace(change, since=story.change[1]) if story.confirmed else change
 
 
 def _suppress(change: Change, story: Story | None, moved: Collection[str]) -> Change:
@@ -280,18 +366,19 @@ Sides = tuple[Side, Side]
 def confirm_paired(
     doubts: Sequence[Doubt], file: Nightly, store: Store, tell: Tell
 ) -> dict[Key, Change]:
-    """Compare the suspects of each device with the base in paired rounds."""
+    """Compare the suspects of each device with the base in paired rounds. Suspects that have no
+    base, as nothing was committed since, or whose base fails, are measured again alone."""
     changes: dict[Key, Change] = {}
     budget = Budget(seconds=file.judge.budget_s)
     groups: dict[tuple[str, str], list[Doubt]] = {}
     for doubt in doubts:
-        # With a repository the base is the commit before the change; else there is one base.
+        # With a repository the base is the last good commit; else there is one base.
         before = doubt.before if file.base.repo else ""
         groups.setdefault((doubt.result.device, before), []).append(doubt)
     for (device, before), mine in groups.items():
         if budget.left_s <= 0:
             tell("note: the time to confirm suspects is over")
-            break
+            return changes
         try:
             with _sides(file, store, before, mine[0]) as (sides, argv):
                 plan = partial(
@@ -301,10 +388,39 @@ def confirm_paired(
                     label=f"{file.name}-confirm",
                     budget_s=budget.left_s,
                 )
-                changes |= paired_changes(mine, plan, argv, store)
+                changes |= paired_changes(
+                    mine, plan, argv, store, files=_kernel_files(file, sides[1].folder)
+                )
         except KernelmarkError as error:  # a base that does not build gives no verdict
-            tell(f"note: suspects on {device} are not confirmed: {error.message}")
-    return changes
+            tell(f"note: suspects on {device} are not compared in pairs: {error.message}")
+    judged = {key: item for key, item in changes.items() if item.status in _JUDGED}
+    alone = [doubt for doubt in doubts if doubt.key not in judged and doubt.is_worse]
+    return judged | (confirm_repeated(alone, file, store, tell) if alone else {})
+
+
+# Verdicts of paired rounds in which both sides ran, or only the head failed.
+_JUDGED = (*ALARMS, VerdictStatus.SAME, VerdictStatus.FASTER, VerdictStatus.UNSURE)
+
+
+def _kernel_files(file: Nightly, folder: str = "") -> dict[str, str]:
+    """Return the path of each kernel file by its name in history. If its repository is checked out
+    at `folder`, the path is relative to that, so that each side measures its own version."""
+    repository = Repository(file.base.repo) if file.base.repo and folder else None
+    files = {}
+    for table in file.run:
+        with contextlib.suppress(KernelmarkError):  # its run said so already
+            for ref, kernel in own_kernels(table.load_backends()).items():
+                path = Path(kernel.path)
+                if repository is not None and path.is_relative_to(repository.top):
+                    ref = os.path.relpath(path, repository.top / repository.inside)
+                files[kernel.name] = ref if "/" in ref else f"./{ref}"
+    return files
+
+
+def _named_by_file(case: Case, files: Mapping[str, str]) -> Case:
+    """Return the case with the file of its kernel: a stored case has the name in history."""
+    path = files.get(case.backend)
+    return case if path is None else dataclasses.replace(case, backend=path, name=case.backend)
 
 
 def paired_changes(
@@ -313,12 +429,14 @@ def paired_changes(
     argv: tuple[str, ...],
     store: Store | None,
     *,
+    files: Mapping[str, str] = _NO_FILES,
     environments: Environments | None = None,
     opener: Opener | None = None,
 ) -> dict[Key, Change]:
-    """Compare the suspects on one device in paired rounds, and return their changes. `opener`
-    replaces the workers of this machine, and then needs `environments`."""
-    cases = {doubt.key: _round(doubt.result.case) for doubt in doubts}
+    """Compare the suspects on one device in paired rounds, and return their changes. `files` are
+    the paths of kernel files by their names in history. `opener` replaces the workers of this
+    machine, and then needs `environments`."""
+    cases = {doubt.key: _named_by_file(_round(doubt.result.case), files) for doubt in doubts}
     pairs_plan = plan(tuple(Pair(base=case, head=case) for case in cases.values()))
     report = compare_sides(
         pairs_plan, environments or captured(pairs_plan), store=store, argv=argv, opener=opener
@@ -368,11 +486,13 @@ def _sides(
     recipe = Recipe(
         build=base.build, python=base.python, variables=base.set, timeout_s=base.build_timeout_s
     )
-    commit = store.run(before).environment.commit
+    commit = store.run(before).environment.commit if before else ""
     with Checkouts(Repository(base.repo), recipe) as checkouts:
         head = checkouts.repository.commit("HEAD")
         if not commit or commit == head:
-            raise KernelmarkError(f"run {before} has no commit, or that of tonight's runs")
+            raise KernelmarkError(
+                f"the last good run {before} has no commit, or that of tonight's runs"
+            )
         sides = checkouts.side("base", commit), checkouts.side("head", head)
         command = ["gate", "--base", commit[:12], "--head", head[:12], "--repo", base.repo]
         command += ["--build", base.build] if base.build else []
@@ -387,17 +507,24 @@ def confirm_repeated(
     """Measure the suspects again in fresh processes, and apply the strict screen. This excludes
     effects of a single process, not a change of the machine, which canaries reveal."""
     changes: dict[Key, Change] = {}
+    files = _kernel_files(file)
     devices: dict[str, list[Doubt]] = {}
     for doubt in doubts:
         devices.setdefault(doubt.result.device, []).append(doubt)
     for device, mine in devices.items():
-        cases = tuple(_repeated(doubt.result.case, file.judge.repeats) for doubt in mine)
+        cases = tuple(
+            _named_by_file(_repeated(doubt.result.case, file.judge.repeats), files)
+            for doubt in mine
+        )
         plan = Plan(cases=cases, devices=(find(device)[1],), suite="")
         results = measure(
             plan,
-            conduct=Conduct(label=f"{file.name}-again", roofs="none", repository=file.base.repo),
+            conduct=Conduct(
+                label=f"{file.name}-again",
+                argv=("nightly-again", file.path.name),
+                repository=file.base.repo,
+            ),
             store=store,
-            argv=("nightly-again", file.path.name),
         )
         if results.run.state is RunState.INTERRUPTED:
             raise KeyboardInterrupt

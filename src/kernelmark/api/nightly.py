@@ -1,4 +1,7 @@
-"""A night: set-up, runs, two-stage judgement, summary, push, site, messages, retention.
+"""A night: set-up, runs, two-stage judgement, summary, push, site, messages, retention; and
+nightly.toml, which says what is measured, how it is judged, and who is notified.
+
+Unknown keys and wrong types are refused before anything runs.
 
 Finished steps are recorded in a state file, and runs in progress in the store, so that the same
 command after a reboot repeats no finished work. A lock prevents two nights of one file at once.
@@ -8,46 +11,328 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
 import fcntl
 import json
 import os
 import platform
+import re
 import subprocess
-import sys
 import time
+import types
+import typing
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from email.message import EmailMessage
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernelmark.api.judge import Doubt, Judged, Rules, confirm_paired, confirm_repeated, judge
-from kernelmark.api.nightly_file import Nightly, RunTable, expanded
 from kernelmark.api.plan import Plan, plan
-from kernelmark.api.roofs import known_roofs, measure_roofs
+from kernelmark.api.roofs import DeviceRoofs, known_roofs, measure_roofs, roofs_for_plan
 from kernelmark.api.run import Conduct, measure
+from kernelmark.api.selection import Selection
+from kernelmark.backends import BackendRef
 from kernelmark.compare import alarms
+from kernelmark.compare.alarms import LEAST
+from kernelmark.compare.history import MIN_EFFECT
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
-from kernelmark.core.files import json_text, write_whole
+from kernelmark.core.files import json_text, load_toml, write_whole
+from kernelmark.core.immutable import FrozenDict, flags
 from kernelmark.core.metric import Roof
 from kernelmark.core.result import Run, RunState
+from kernelmark.core.timing import Timing
 from kernelmark.core.units import counted
 from kernelmark.core.verdict import SOME_FAILED
 from kernelmark.host.cache import digest
 from kernelmark.host.permissions import make_folder
-from kernelmark.host.processes import last_line, run_child
+from kernelmark.host.processes import last_line, own_command, run_child
 from kernelmark.report.changes import comment, ranked
 from kernelmark.report.tables import date_text
 from kernelmark.runners.session import OnEvent
 from kernelmark.runners.targets import find
-from kernelmark.stores.values import new_run_id
+from kernelmark.stores import new_run_id
+from kernelmark.workloads.suites import CANARIES
 
 if TYPE_CHECKING:
     from kernelmark.stores.store import Store
+
+T = TypeVar("T")
+_VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?\Z")
+_DOCS = "docs/nightly.md explains the file"
+WHEN = ("alarm", "change", "always")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """[setup]: shell commands to run before measuring; a failure ends the night."""
+
+    commands: tuple[str, ...] = ()
+    timeout_s: float = 3600.0
+
+
+# Keys of a [[run]] table that are fields of a Selection.
+_SELECTED = ("suites", "backends", "devices", "dtypes", "filter", "limit")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTable:
+    """[[run]]: what to measure on each of the devices. `selected` are texts for fields of a
+    Selection: kernel files and backends are looked up when their turn comes, since a table that
+    cannot be measured must not stop the others."""
+
+    selected: Mapping[str, Any]
+    timing: str = "default"
+    processes: int = 0  # fresh processes per case; 0: as in the timing
+
+    @property
+    def suites(self) -> tuple[str, ...]:
+        return tuple(self.selected["suites"])
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return tuple(self.selected.get("devices", ("cpu",)))
+
+    def load_timing(self) -> Timing:
+        return Timing.load(self.timing, **({"processes": self.processes} if self.processes else {}))
+
+    def load_backends(self) -> tuple[BackendRef, ...]:
+        """Return the backends that the table names."""
+        return Selection.parse(backends=list(self.selected.get("backends", ()))).backends
+
+    def select(self, device: str, canary_suite: str) -> Selection:
+        """Return what is measured on one device; canaries of kernelmark's own suite are added."""
+        usual = canary_suite == CANARIES
+        extra = canary_suite and not usual and canary_suite not in self.suites
+        suites = [*self.suites, *([canary_suite] if extra else ())]
+        texts = {**self.selected, "suites": suites, "devices": [device]}
+        return Selection.parse(**texts, canaries=usual)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Canaries:
+    """[canaries]: how to distinguish changes of the machine from changes of the code. With `roofs`,
+    every night measures the device's roofs, and reports those that moved by more than
+    `roof_limit`."""
+
+    suite: str = CANARIES
+    roofs: bool = False
+    roof_limit: float = 0.03
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judge:
+    """[judge]: how many nights to consider, what is suspect, and how to confirm suspects."""
+
+    nights: int = 60
+    suspect: float = LEAST
+    min_effect: float = MIN_EFFECT
+    baseline: str = ""
+    fail_on: tuple[str, ...] = ()
+    repeats: int = 5  # fresh processes per suspect, if there is no base to compare with
+    budget_s: float = 1800.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """[base]: what suspects are compared with: a fixed environment (`python`, `set`), or, with
+    `repo`, the commit before the change, checked out and built."""
+
+    python: str = ""
+    set: Mapping[str, str] = field(default_factory=FrozenDict)
+    repo: str = ""
+    build: str = ""
+    build_timeout_s: float = 3600.0
+
+    @property
+    def is_configured(self) -> bool:
+        return bool(self.python or self.set or self.repo)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notify:
+    """[notify]: who is notified, and when: at an alarm, at any change, or always. A webhook `$NAME`
+    is read from that environment variable, which keeps the secret out of the file."""
+
+    when: str = "alarm"
+    webhook: str = ""
+    mail_to: tuple[str, ...] = ()
+    mail_from: str = ""
+    sendmail: str = "/usr/sbin/sendmail"
+    link: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keep:
+    """[keep]: retention in days; 0 keeps everything. Results older than `samples` keep one time per
+    block; runs older than `runs` are deleted, except one per week and pinned ones."""
+
+    samples: int = 0
+    runs: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nightly:
+    """The contents of the file at `path`."""
+
+    name: str
+    run: tuple[RunTable, ...]
+    store: str = ""
+    state: str = ""
+    summary: str = ""
+    push: str = ""
+    site: str = ""
+    resume_h: float = 12.0
+    setup: Setup = field(default_factory=Setup)
+    canaries: Canaries = field(default_factory=Canaries)
+    judge: Judge = field(default_factory=Judge)
+    base: Base = field(default_factory=Base)
+    notify: Notify = field(default_factory=Notify)
+    keep: Keep = field(default_factory=Keep)
+    path: Path = field(default=Path(), metadata={"own": True})
+
+    @property
+    def folder(self) -> Path:
+        """The folder that commands run in, and that paths in the file are relative to."""
+        return self.path.parent
+
+    @property
+    def state_folder(self) -> Path:
+        return self.folder / (self.state or f"{self.path.stem}.state")
+
+
+def load(path: str | os.PathLike[str]) -> Nightly:
+    """Load and check a nightly file."""
+    resolved = Path(path).expanduser().absolute()
+    document = load_toml(
+        resolved,
+        missing="examples/nightly/nightly.toml is one to begin with",
+        hint="see docs/nightly.md",
+        shown=str(path),
+    )
+    nightly = dataclasses.replace(_read(document, Nightly, str(path)), path=resolved)
+    return _checked(nightly, str(path))
+
+
+def expanded(text: str) -> str:
+    """Return the environment variable that `$NAME` refers to; other texts unchanged."""
+    match = _VARIABLE.match(text)
+    if match is None:
+        return text
+    value = os.environ.get(match[1], "")
+    if not value:
+        raise UsageError(f"the variable {match[1]} is not set", hint="nightly.toml names it")
+    return value
+
+
+def _checked(nightly: Nightly, file: str) -> Nightly:
+    from kernelmark.api.results import check_name
+    from kernelmark.compare import alarms
+
+    if not nightly.run:
+        raise UsageError(f"{file}: [[run]] is missing", hint='[[run]]\n  suites = ["smoke"]')
+    check_name(nightly.name, f"{file}: name")
+    if nightly.notify.when not in WHEN:
+        raise UsageError(
+            f"{file}: notify.when = {nightly.notify.when!r} is unknown",
+            hint=f"known: {', '.join(WHEN)}",
+        )
+    for text in (nightly.notify.webhook, nightly.push):
+        expanded(text)  # raises for an unset variable, before hours of measuring
+    if nightly.judge.fail_on:
+        alarms.parse(nightly.judge.fail_on)
+    limits = {
+        "resume_h": nightly.resume_h,
+        "setup.timeout_s": nightly.setup.timeout_s,
+        "judge.nights": nightly.judge.nights,
+        "judge.suspect": nightly.judge.suspect,
+        "judge.min_effect": nightly.judge.min_effect,
+        "judge.repeats": nightly.judge.repeats,
+        "judge.budget_s": nightly.judge.budget_s,
+        "canaries.roof_limit": nightly.canaries.roof_limit,
+    }
+    for name, value in limits.items():
+        if value <= 0:
+            raise UsageError(f"{file}: {name} = {value:g} must be positive")
+    for name in ("samples", "runs"):
+        if (days := getattr(nightly.keep, name)) < 0:
+            raise UsageError(f"{file}: keep.{name} = {days} is not a whole number of at least 0")
+    if nightly.base.build and not nightly.base.repo:
+        raise UsageError(
+            f"{file}: base.repo is missing", hint='base.build is for a repository: base.repo = "."'
+        )
+    if nightly.notify.mail_to and not nightly.notify.mail_from:
+        raise UsageError(f"{file}: notify.mail_from is missing", hint="mail needs a sender")
+    return nightly
+
+
+def _read(table: object, kind: type[T], file: str, key: str = "") -> T:
+    """Return a dataclass from a TOML table; `key` is the table's key in the file."""
+    if not isinstance(table, dict):
+        raise UsageError(f"{file}: {key} is not a table", hint="write its keys below [name]")
+    prefix = f"{key}." if key else ""
+    keys, required = _keys(kind)
+    for name in table:
+        if name not in keys:
+            close = difflib.get_close_matches(name, keys, n=1)
+            meant = f"did you mean {close[0]}? " if close else ""
+            raise UsageError(
+                f"{file}: {prefix}{name} is unknown", hint=f"{meant}known: {', '.join(keys)}"
+            )
+    for name in required:
+        if name not in table:
+            raise UsageError(f"{file}: {prefix}{name} is missing", hint=_DOCS)
+    values = {
+        name: _value(value, keys[name], file, f"{prefix}{name}") for name, value in table.items()
+    }
+    if kind is RunTable:
+        values["selected"] = {name: values.pop(name) for name in _SELECTED if name in values}
+    return kind(**values)
+
+
+def _keys(kind: type) -> tuple[dict[str, Any], list[str]]:
+    """Return the type of each key of a table, and the keys that are required."""
+    hints = typing.get_type_hints(kind)
+    shown = [field for field in dataclasses.fields(kind) if "own" not in field.metadata]
+    keys = {field.name: hints[field.name] for field in shown}
+    empty = dataclasses.MISSING
+    required = [f.name for f in shown if f.default is empty and f.default_factory is empty]
+    if kind is RunTable:
+        declared = flags(Selection)
+        texts = {name: declared[name].takes for name in _SELECTED}
+        texts = {name: tuple[str, ...] if kind is list else kind for name, kind in texts.items()}
+        keys, required = {**texts, **keys}, ["suites"]
+        del keys["selected"]
+    return keys, required
+
+
+def _value(value: Any, hint: Any, file: str, key: str) -> Any:
+    if dataclasses.is_dataclass(hint):
+        return _read(value, hint, file, key)  # type: ignore[arg-type]
+    origin = typing.get_origin(hint)
+    if origin is tuple:
+        inner = typing.get_args(hint)[0]
+        if not isinstance(value, list):
+            raise _wrong(value, file, key, "[…]")
+        return tuple(_value(item, inner, file, key) for item in value)
+    if origin is Mapping or origin is types.MappingProxyType or hint is Mapping:
+        if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
+            raise _wrong(value, file, key, '{ NAME = "value" }')
+        return FrozenDict(value)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
+        raise _wrong(value, file, key, {str: '"text"', int: "3", float: "0.5", bool: "true"}[hint])
+    return value
+
+
+def _wrong(value: object, file: str, key: str, example: str) -> UsageError:
+    return UsageError(f"{file}: {key} cannot be {value!r}", hint=f"for example: {example}")
+
 
 _VERSION = 1
 _DAY_S = 86400.0
@@ -122,7 +407,7 @@ class _State:
     def started(self) -> float:
         return float(self._document["started"])
 
-    def known(self, step: str) -> Any:
+    def recorded(self, step: str) -> Any:
         """Return the recorded value of a finished step; None for other steps."""
         return self._document["done"].get(step)
 
@@ -143,8 +428,6 @@ class _Night:
         self._file, self._store, self._tools = file, store, tools
         self._state = _State(file, tools)
         self._tell = tools.tell
-        for text in (file.notify.webhook, file.push):
-            expanded(text)  # raises for an unset variable, before hours of measuring
         if self._state.resumed:
             self._tell(f"going on with the night of {date_text(self._state.started)} UTC")
 
@@ -176,7 +459,7 @@ class _Night:
         return ended
 
     def _step(self, name: str, work: Callable[[], Any]) -> Any:
-        outcome = self._state.known(name)
+        outcome = self._state.recorded(name)
         if outcome is None:
             outcome = work()
             self._state.note(name, {} if outcome is None else outcome)
@@ -203,7 +486,9 @@ class _Night:
         moved = []
         for name in dict.fromkeys(d for table in self._file.run for d in table.devices):
             before = known_roofs(self._store, [name])
-            after = measure_roofs(find(name)[1], 0, self._store, self._tell, before)
+            after = measure_roofs(
+                DeviceRoofs(info=find(name)[1], stored=before), self._store, self._tell
+            )
             moved += moved_roofs(before, after, self._file.canaries.roof_limit)
         return moved
 
@@ -215,14 +500,15 @@ class _Night:
         self._tell(f"{step}: {', '.join(table.suites)}")
         try:
             cases = plan(table.select(device, self._file.canaries.suite), table.load_timing())
+            conduct = Conduct(
+                label=label,
+                argv=argv,
+                roofs=roofs_for_plan(cases, self._store, "stored"),
+                repository=self._file.base.repo,
+            )
             with self._tools.reporter(cases) as on_event:
                 results = measure(
-                    cases,
-                    conduct=Conduct(label=label, repository=self._file.base.repo),
-                    store=self._store,
-                    argv=argv,
-                    on_event=on_event,
-                    resumed=resumed,
+                    cases, conduct=conduct, store=self._store, on_event=on_event, resumed=resumed
                 )
         except (UsageError, NothingToDo) as error:
             # A table that cannot be measured must not stop the others.
@@ -256,6 +542,7 @@ class _Night:
         movers = [
             f"• {change.problem} by {change.backend}: {change.status.value}, {change.reason}"
             for change in ranked(judged.changes)[:_MOST_MOVERS]
+            if not change.since  # a reminder is one line
         ]
         return {
             "code": judged.code,
@@ -275,13 +562,13 @@ class _Night:
             canaries=file.canaries.suite,
             baseline=file.judge.baseline,
             limits=alarms.parse(verdicts) if verdicts else alarms.FailOn(),
-            paired=file.base.given,
+            paired=file.base.is_configured,
         )
 
     def _confirm(self, doubts: Sequence[Doubt]) -> Any:
-        how = "paired rounds" if self._file.base.given else "repeated runs"
+        how = "paired rounds" if self._file.base.is_configured else "repeated runs"
         self._tell(f"measuring {counted(len(doubts), 'suspect')} again by {how}")
-        call = confirm_paired if self._file.base.given else confirm_repeated
+        call = confirm_paired if self._file.base.is_configured else confirm_repeated
         return call(doubts, self._file, self._store, self._tell)
 
     def _write_summary(self, text: str) -> None:
@@ -293,7 +580,7 @@ class _Night:
         """Run another kmark command. Its failure is reported, and does not stop the night."""
         # Not as --store: other users can see the arguments of a process.
         env = {**os.environ, "KERNELMARK_STORE": self._file.store} if self._file.store else None
-        command = [sys.executable, "-m", "kernelmark", name, *arguments]
+        command = own_command("kernelmark", name, *arguments)
         try:
             done = run_child(command, env=env, timeout_s=_COMMAND_TIMEOUT_S)
             failed = done.stderr.decode(errors="replace").strip() if done.returncode else ""
@@ -380,7 +667,7 @@ def steps_of(file: Nightly) -> list[str]:
             f"run {number} on {device}: {', '.join(table.suites)} by {backends}, {table.timing}"
             for device in table.devices
         ]
-    how = "paired rounds" if file.base.given else f"{file.judge.repeats} fresh processes"
+    how = "paired rounds" if file.base.is_configured else f"{file.judge.repeats} fresh processes"
     steps.append(f"judge: suspects are measured again by {how}")
     steps += [f"push to {file.push}"] if file.push else []
     steps += [f"write the site to {file.site}"] if file.site else []
@@ -393,9 +680,8 @@ def steps_of(file: Nightly) -> list[str]:
 
 
 def _is_news(judged: Judged) -> bool:
-    return bool(
-        [change for change in ranked(judged.changes) if not change.held and change.base is not None]
-    )
+    news = [change for change in ranked(judged.changes) if not (change.held or change.since)]
+    return any(change.base is not None for change in news)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,9 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, Config
 from kernelmark.core.timing import Timing
 from kernelmark.core.units import counted, join_and, join_commas
-from kernelmark.runners import targets
+from kernelmark.runners import kernel_files, targets
+from kernelmark.runners.jobs import threads_on
+from kernelmark.runners.local import LocalRunner
 from kernelmark.runners.session import UNKNOWN_NAME, unknown_config_error
 from kernelmark.workloads import select, suites
 from kernelmark.workloads import select as axis_grammar
@@ -54,8 +57,20 @@ class Plan:
         return tuple(dict.fromkeys(case.problem for case in self.cases))
 
 
-def plan(selection: Selection, timing: Timing) -> Plan:
-    """Return the cases of a selection, ordered by problem; raise UsageError if it is illegal."""
+def plan(selection: Selection, timing: Timing, *, load_s: float = 0.0) -> Plan:
+    """Return the cases of a selection, ordered by problem; raise UsageError if it is illegal. A
+    kernel file has `load_s` seconds to be imported (default: the limit of compiling)."""
+    with contextlib.ExitStack() as stack:
+        if any(ref.file is not None for ref in selection.backends):
+            info = targets.expand(selection.devices)[0]
+            targets.check_threads(info, timing.threads)
+            # The worker that loads the file then measures it.
+            spec = LocalRunner([info.name]).slot(info).spec_for(threads_on(timing, info))
+            stack.enter_context(kernel_files.loaded_in(spec, load_s))
+        return _plan(selection, timing)
+
+
+def _plan(selection: Selection, timing: Timing) -> Plan:
     problems = problems_of(selection, timing)
     infos = targets.expand(selection.devices)
     targets.check_threads(infos[0], timing.threads)
@@ -74,12 +89,13 @@ def plan(selection: Selection, timing: Timing) -> Plan:
     _refuse_unknown_config(pairs, selection.config, infos[0])
     own = own_kernels(chosen)
     check_names(own)
+    settings = {ref: kernel_files.load(ref).settings(infos[0]) for ref in chosen}
     cases = [
         Case(
             problem=problem,
             backend=ref.name,
             timing=timing,
-            config=selection.config,
+            config={**settings[ref], **selection.config},
             name=own[ref.name].name if ref.name in own else "",
         )
         for problem, ref in pairs
@@ -105,17 +121,17 @@ def problems_of(selection: Selection, timing: Timing, *, here: bool = True) -> t
     files = [ref for ref in selection.backends if ref.file is not None]
     if here:  # before the op's own dims are checked
         for ref in files:
-            _check_ops(ref.load(), ref.ops, selection.ops)
+            _check_ops(kernel_files.load(ref), _ops_of(ref), selection.ops)
     try:
         return tuple(_expand(selection, timing.seed))
     except ProblemError:
         # Dims may be missing because the op is not the one in the file.
         for ref in files:
             try:
-                file = ref.load()
+                file = kernel_files.load(ref)
             except KernelmarkError:
                 continue
-            _check_ops(file, ref.ops, selection.ops)
+            _check_ops(file, _ops_of(ref), selection.ops)
         raise
 
 
@@ -128,7 +144,7 @@ def _check_ops(file: Backend, ops: Sequence[str], requested: Sequence[str]) -> N
     hint = "leave -o out, or choose another backend by -b"
     own = op_folder.registry.get(ops[0]) if len(ops) == 1 else None
     if isinstance(own, OwnOp):
-        path = Path(own.place).name
+        path = Path(own.path).name
         hint = (
             f"{path} defines its own op, {own.name}: leave -o out; -a NAME=VALUE sets its"
             f" parameters ({join_commas(own.parameters)})"
@@ -193,7 +209,13 @@ def _may_need_files(selection: Selection) -> bool:
 
 def _ops_of_files(refs: Sequence[BackendRef]) -> tuple[str, ...]:
     """Return the ops that the kernel files among these backends compute."""
-    return tuple(dict.fromkeys(op for ref in refs for op in ref.ops))
+    return tuple(dict.fromkeys(op for ref in refs for op in _ops_of(ref)))
+
+
+def _ops_of(ref: BackendRef) -> tuple[str, ...]:
+    """Return the ops that a kernel file computes, which loads it; none for another backend."""
+    file = None if ref.file is None else kernel_files.load(ref)
+    return file.ops if isinstance(file, kernel_files.RemoteFile) else ()
 
 
 def own_ops(refs: Sequence[BackendRef]) -> tuple[str, ...]:
@@ -255,7 +277,7 @@ def _supported_ops(
     """Return the ops of which a backend supports a problem, and the first refusal; "" for a backend
     of another kind of device."""
     try:
-        backend = ref.load()
+        backend = kernel_files.load(ref)
     except KernelmarkError as error:
         return frozenset(), error.message
     if info.kind not in backend.device_kinds:
@@ -278,7 +300,7 @@ def unavailable(backend: Backend, info: DeviceInfo) -> str:
 
 def require(ref: BackendRef, info: DeviceInfo) -> None:
     """Raise UsageError for a backend that is unavailable or does not run on this kind of device."""
-    backend = ref.load()
+    backend = kernel_files.load(ref)
     if info.kind not in backend.device_kinds:
         kinds = backend.device_kinds
         raise UsageError(
@@ -310,7 +332,7 @@ def _refuse_unknown_config(
     decide."""
     refusals = []
     for problem, ref in pairs if config else ():
-        refusal = _refused_name(ref.load(), problem, config, info)
+        refusal = _refused_name(kernel_files.load(ref), problem, config, info)
         if refusal is None:
             return
         refusals.append(refusal)
@@ -365,5 +387,6 @@ def canary_cases(chosen: Sequence[BackendRef], info: DeviceInfo, timing: Timing)
     for problem in suites.load(suites.CANARIES).problems if first else ():
         able = (ref for ref in refs if _supported_ops(ref, [problem], info)[0])
         if (ref := next(able, None)) is not None:
-            cases.append(Case(problem=problem, backend=ref.name, timing=timing))
+            config = kernel_files.load(ref).settings(info)
+            cases.append(Case(problem=problem, backend=ref.name, timing=timing, config=config))
     return cases

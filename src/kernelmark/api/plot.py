@@ -18,9 +18,11 @@ from kernelmark.report.vega import Spec
 if TYPE_CHECKING:
     from kernelmark.compare.history import Story
     from kernelmark.core.metric import Roof
+    from kernelmark.core.result import Run
     from kernelmark.stores import StoreArgument
+    from kernelmark.stores.store import Store
 
-HISTORY, TUNING = "history", "tuning"
+ROOFLINE, HISTORY, TUNING = "roofline", "history", "tuning"
 KINDS = (*figures.RESULT_KINDS, HISTORY, TUNING)
 
 
@@ -34,8 +36,16 @@ class Figure:
         """Write the figure to a .png, .svg, .html (offline, with tooltips) or .json file."""
         return vega.save(self.spec, os.fspath(path))
 
-    def _repr_svg_(self) -> str:
-        return vega.svg(self.spec)
+    def __repr__(self) -> str:
+        return f"<Figure: {self.spec.get('title', {}).get('text', 'untitled')}>"
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, object]:
+        """What notebooks show: a drawing, which needs no network; without the extra `plots` the
+        Vega-Lite spec, which JupyterLab draws itself."""
+        bundle: dict[str, object] = {"text/plain": repr(self)}
+        if vega.missing() is None:
+            return bundle | {"image/svg+xml": vega.svg(self.spec)}
+        return bundle | {"application/vnd.vegalite.v6+json": self.spec}
 
 
 def plot(
@@ -72,7 +82,7 @@ def plot(
         if len(what) != 1 or isinstance(what[0], Results):
             raise UsageError(f"{kind} takes one folder")
         return of_tuning(what[0], dark=dark)
-    runs = [_loaded(source, store) for source in what or ("latest",)]
+    runs = [_loaded(kind, source, store) for source in what or ("latest",)]
     return of_results(kind, runs, options, dark=dark)
 
 
@@ -105,24 +115,25 @@ def of_results(
             own = [dataclasses.replace(row, backend=f"{row.backend} ({name})") for row in own]
         rows += own
         roofs += [*results.roofs, *levels]
-    more = {"roofs": roofs} if kind == "roofline" else {}
+    more = {"roofs": roofs} if kind == ROOFLINE else {}
     spec = figures.RESULT_KINDS[kind](rows, **more, **options)
     devices = ", ".join(dict.fromkeys(row.result.device for row in rows))
     return _themed(kind, spec, f"{', '.join(names)}; {devices}", dark=dark)
 
 
-def of_history(stories: Sequence[Story], runs: int, *, dark: bool = False) -> Figure:
-    """Return the figure of series over `runs` runs."""
-    return _themed(HISTORY, figures.history(stories), f"{runs} runs", dark=dark)
+def of_history(stories: Sequence[Story], runs: Sequence[Run], *, dark: bool = False) -> Figure:
+    """Return the figure of series over these runs."""
+    spec = figures.history(stories, [run.environment for run in runs])
+    return _themed(HISTORY, spec, f"{len(runs)} runs", dark=dark)
 
 
 def of_tuning(path: str | os.PathLike[str], *, dark: bool = False) -> Figure:
     """Return the figure of a tuning folder."""
-    from kernelmark.report import tuning_figure
+    from kernelmark.report import tuning
     from kernelmark.tune.folder import TuningFolder
 
     folder = TuningFolder.open(os.fspath(path))
-    return _themed(TUNING, tuning_figure.of_folder(folder), str(folder.path), dark=dark)
+    return _themed(TUNING, tuning.folder_figure(folder), str(folder.path), dark=dark)
 
 
 def _themed(kind: str, spec: Spec, subtitle: str, *, dark: bool) -> Figure:
@@ -138,16 +149,24 @@ def _names(runs: Sequence[Results]) -> list[str]:
     return labels
 
 
+def levels_of(kind: str, results: Results, store: Store | None) -> Sequence[Roof]:
+    """Return the roofs of memory levels that a figure of this kind draws, as far as known."""
+    if kind != ROOFLINE:
+        return ()
+    from kernelmark.api.roofs import memory_roofs
+
+    return memory_roofs(store, results.result_set)
+
+
 def _loaded(
-    source: Results | str | os.PathLike[str], store: StoreArgument
+    kind: str, source: Results | str | os.PathLike[str], store: StoreArgument
 ) -> tuple[Results, Sequence[Roof]]:
     if isinstance(source, Results):
         return source, ()
-    from kernelmark.api.load import loaded
-    from kernelmark.api.roofs import memory_roofs
+    from kernelmark.api.results import loaded
 
     with loaded(source, store) as (results, target):
-        return results, memory_roofs(target, results.result_set)
+        return results, levels_of(kind, results, target)
 
 
 def _stored_history(store: StoreArgument, *, dark: bool) -> Figure:
@@ -159,4 +178,4 @@ def _stored_history(store: StoreArgument, *, dark: bool) -> Figure:
         if target is None:
             raise UsageError(f"{HISTORY} takes a store", hint="leave out store=False")
         past = history(target)
-    return of_history(by_worry(past.stories), len(past.runs), dark=dark)
+    return of_history(by_worry(past.stories), past.runs, dark=dark)

@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from time import monotonic, sleep
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -18,7 +19,7 @@ from kernelmark.core import codec
 from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.result import Result, ResultSet
 from kernelmark.stores.store import Store
-from kernelmark.stores.writing import Position, positions
+from kernelmark.stores.writing import Position, checksum_of, positions
 
 PATIENCE_S = 120.0
 _PART = 250  # results in one request
@@ -66,14 +67,20 @@ def push(
 def _push(server: _Server, store: Store, run_id: str) -> Pushed:
     whole = store.result_set(run_id)
     every = positions(whole.results)
-    there = server.positions(run_id)
+    there = server.checksums(run_id)
     missing = {position: result for position, result in every.items() if position not in there}
+    # The server refuses these, if they are other results.
+    changed = {
+        position: result
+        for position, result in every.items()
+        if there.get(position) not in (None, checksum_of(run_id, result))
+    }
     roofs = stored_roofs(store, whole)
-    for part in _parts(every, missing):
+    for part in _parts(every, missing | changed):
         server.send(ResultSet(run=whole.run, results=tuple(part), roofs=roofs))
         roofs = ()
-    after = server.positions(run_id)
-    if lost := every.keys() - after:
+    after = server.checksums(run_id)
+    if lost := every.keys() - after.keys():
         raise KernelmarkError(
             f"the server lacks {len(lost)} results of run {run_id} after the push",
             hint="push the run again",
@@ -106,7 +113,14 @@ class _Server:
     """Requests to a dashboard, repeated while they fail."""
 
     def __init__(self, url: str, token: str, patience_s: float, tell: Tell) -> None:
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+            parts.port  # noqa: B018  (raises for what is no number)
+        except ValueError as error:
+            raise UsageError(
+                f"{url!r} is not the address of a dashboard: {error}",
+                hint="write: https://host:8765",
+            ) from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UsageError(
                 f"{url!r} is not the address of a dashboard", hint="write: https://host:8765"
@@ -127,15 +141,17 @@ class _Server:
         # A redirect would send the token to another host.
         self._open = urllib.request.build_opener(_NoRedirect()).open
 
-    def positions(self, run_id: str) -> set[Position]:
-        """Return the positions of the results of a run that the server has."""
+    def checksums(self, run_id: str) -> dict[Position, int | None]:
+        """Return the checksums of the results of a run that the server has, as far as known."""
         try:
             answer = self._request(f"/api/runs/{quote(run_id, safe='')}")
         except _Refused as error:
             if error.status == 404:
-                return set()
+                return {}
             raise
-        return {(case, device, process) for case, device, process in answer["positions"]}
+        positions = [(case, device, process) for case, device, process in answer["positions"]]
+        # Servers of older versions send no checksums.
+        return dict(zip_longest(positions, answer.get("checksums", ())))
 
     def send(self, part: ResultSet) -> None:
         self._request("/api/runs", codec.dumps(part).encode())
@@ -181,7 +197,7 @@ class _TryAgain(Exception):
 _HINTS = {
     401: "set KERNELMARK_TOKEN, or give --token-file; 'kmark token create' makes one there",
     403: "create a token that may write: kmark token create NAME --scope write",
-    409: "the run there was made by another command: it is not replaced",
+    409: "the run there is another one, or has other results: it is not replaced",
 }
 
 

@@ -1,31 +1,41 @@
-"""Results: what `run` and `bench` return; a sequence that prints as a table.
+"""Results: what `run`, `bench` and `load` return, a sequence that prints as a table; and runs read
+by name, from a store, a kernelmark file or a file of another tool.
 
 The code for tables is imported on demand, because callers of km.bench may only want the number.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import importlib
+import os
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from kernelmark.core.errors import UsageError
+from kernelmark.core.errors import CodecError, NothingToDo, UsageError, about
 from kernelmark.core.metric import Roof
 from kernelmark.core.micro import is_micro
-from kernelmark.core.reason import NAME_SETTINGS
+from kernelmark.core.reason import NAME_SETTINGS, prefixed
 from kernelmark.core.result import Result, ResultSet, Run, Status
 from kernelmark.core.text import markdown_cell
-from kernelmark.core.timing import PRESETS
+from kernelmark.core.timing import PRESETS, Timing
+from kernelmark.stores import check_name as check_id
+from kernelmark.stores import opened
 
 if TYPE_CHECKING:
+    from kernelmark.api.plot import Figure
     from kernelmark.compare.match import By
     from kernelmark.compare.verdicts import Comparison
     from kernelmark.core.files import Cell
     from kernelmark.report.results import ResultRow
     from kernelmark.report.tables import Table
+    from kernelmark.stores import StoreArgument
+    from kernelmark.stores.store import Store
+    from kernelmark.workloads.importers import Overrides
 
 
 class Results(Sequence[Result]):
@@ -138,6 +148,16 @@ class Results(Sequence[Result]):
             )
         return compare(other, self.result_set, rule=rule, match=match)
 
+    def plot(self, kind: str, **options: Any) -> Figure:
+        """Draw a figure of these results: `km.plot(kind, results, **options)`."""
+        from kernelmark.api.plot import plot
+
+        return plot(kind, self, **options)
+
+    def roofline(self, *, dark: bool = False) -> Figure:
+        """Draw the results under the roofs of their device."""
+        return self.plot("roofline", dark=dark)
+
     def to_json(self, path: str | Path | None = None) -> str:
         """Return the run with its roofs as JSON, which `kmark import` reads without loss. Also
         write it to `path` if given."""
@@ -175,6 +195,24 @@ class Results(Sequence[Result]):
 
     def __getitem__(self, index: int | slice) -> Result | list[Result]:
         return self._results[index]
+
+    def __add__(self, other: object) -> Results:
+        """Return the results of both under the first run, for one table or figure of a sweep."""
+        if not isinstance(other, Results):
+            return NotImplemented
+        here, there = self.run.environment, other.run.environment
+        if here.host != there.host:
+            raise UsageError(
+                f"results of {here.host!r} and {there.host!r} do not add up",
+                hint="compare runs of two machines: head.compare(base)",
+            )
+        run = dataclasses.replace(self.run, cases=self.run.cases + other.run.cases)
+        results = (*self.result_set.results, *other.result_set.results)
+        return Results(
+            ResultSet(run=run, results=results),
+            tuple(dict.fromkeys((*self.roofs, *other.roofs))),
+            tuple(dict.fromkeys((*self.notes, *other.notes))),
+        )
 
     def __len__(self) -> int:
         return len(self._results)
@@ -223,7 +261,13 @@ class Results(Sequence[Result]):
         lines = [failure.sentence for failure in summary.find_failures(self.rows)]
         lines += filter(None, [summary.mark_text(self.rows)])
         lines += list(map(str, summary.collect_warnings(self.rows)))
-        shown = "".join(map(html_table, self.all_tables))
+        from kernelmark.report.results import sortable_table
+
+        first, *more = self.all_tables
+        timed = self.timed
+        shown = (sortable_table(timed) if timed else html_table(first)) + "".join(
+            map(html_table, more)
+        )
         return html_list(summary.answer(self.timed)) + shown + html_list(lines)
 
 
@@ -239,3 +283,143 @@ def _save(text: str, path: str | Path | None) -> str:
     if path is not None:
         Path(path).write_text(text, encoding="utf-8")
     return text
+
+
+_SUFFIXES = {".json", ".csv", ".txt", ".log", ".db", ".sqlite"}
+_HEAD_BYTES = 4096
+
+
+def is_file(ref: str) -> bool:
+    """Return whether `ref` names a file, not a run of the store: by its suffix, by a prefix such as
+    `./`, or because it contains a slash and exists. A label may contain a slash."""
+    if ref == "-" or Path(ref).suffix.lower() in _SUFFIXES:
+        return True
+    return ref.startswith(("/", "./", "../", "~/")) or ("/" in ref and Path(ref).is_file())
+
+
+def check_name(name: str, what: str = "the label") -> None:
+    """Raise UsageError for a label or pinned name that would be taken for a file."""
+    if name and is_file(name):
+        raise UsageError(
+            f"{what} {name!r} would be taken for a file",
+            hint="choose one without an ending like .json and without a path's beginning",
+        )
+
+
+def read_file(
+    file_name: str, overrides: Overrides | None = None, form: str | None = None
+) -> ResultSet:
+    """Return the run in a file that `--json` or `export` wrote (`-`: stdin), or in any format that
+    has an importer. `form` names the format (default: detected)."""
+    if overrides is not None:
+        check_name(overrides.label)
+    if file_name == "-":
+        if form is not None:
+            raise UsageError(
+                f"stdin is read as kernelmark's own JSON only, not as {form}",
+                hint="write it to a file, and name that",
+            )
+        return _ours(sys.stdin.buffer.read(), file_name)
+    from kernelmark.core.files import file_unreadable, read_whole
+    from kernelmark.workloads import importers
+
+    path = Path(file_name).expanduser()
+    try:
+        if form is None and importers.recognized(path) is None:
+            with path.open("rb") as file:
+                head = file.read(_HEAD_BYTES)
+            if path.suffix == ".json" or head.lstrip()[:1] in (b"{", b"["):
+                ours = _ours(read_whole(path), file_name)
+                label = overrides.label if overrides is not None else ""
+                run = dataclasses.replace(ours.run, label=label or ours.run.label)
+                return dataclasses.replace(ours, run=run)
+    except FileNotFoundError:
+        raise UsageError(f"there is no file {file_name}") from None
+    except OSError as error:
+        raise UsageError(file_unreadable(file_name, error)) from None
+    return importers.read(path, overrides or importers.Overrides(), form)
+
+
+@about("results-file")
+def read_run(ref: str, store: Store | None) -> ResultSet:
+    """Return the run that `ref` names: a file, or an id, label, pinned name, `latest` or `latest~1`
+    in the store."""
+    if is_file(ref):
+        return read_file(ref)
+    if store is None:
+        raise UsageError(
+            f"{ref!r} is not a file, and there is no store to look in",
+            hint=f"a stored run is given as km.load({ref!r})",
+        )
+    return store.result_set(store.run(ref).id)
+
+
+def _ours(data: bytes, name: str) -> ResultSet:
+    from kernelmark.core import codec
+    from kernelmark.core.micro import is_old, read_old
+    from kernelmark.core.result import check_results
+
+    ours = False
+    try:
+        document = codec.parse(data)
+        ours = isinstance(document, dict) and "kernelmark" in document
+        if document == []:
+            raise NothingToDo(f"{name}: there are no results in it")
+        old = is_old(document)
+        results = read_old(document) if old else codec.from_document(document, ResultSet)
+        check_id("run", check_results(results).run.id)
+    except (CodecError, UsageError) as error:
+        reason = prefixed(error.message, f"{name}: ")
+        hint = (
+            "it is a kernelmark file, but was changed, or written by another version; export the"
+            " run again: kmark export RUN --json FILE"
+        )
+        raise CodecError(reason, hint=error.hint or (hint if ours else None)) from None
+    return results
+
+
+def load_timing(timing: str | Timing) -> Timing:
+    """Return the timing of a preset or TOML file; a `Timing` unchanged."""
+    if isinstance(timing, str):
+        return Timing.load(timing)
+    if not isinstance(timing, Timing):
+        raise UsageError(
+            f"timing={timing!r} is not a timing",
+            hint='give "quick", "default", "full", a TOML file, or a Timing',
+        )
+    return timing
+
+
+@contextlib.contextmanager
+def loaded(
+    ref: str | os.PathLike[str], store_argument: StoreArgument
+) -> Iterator[tuple[Results, Store | None]]:
+    """Yield the results of a run with their roofs, and the open store; None instead of the store
+    if the run is in a file. A `store_argument` of None is the user's own store."""
+    if not isinstance(ref, str | os.PathLike):
+        raise UsageError(
+            f"ref={ref!r} is not the name of a run",
+            hint='give a run\'s id, its label, "latest", "latest~1", or a JSON file',
+        )
+    ref = os.fspath(ref)
+    if is_file(ref):
+        yield Results(read_run(ref, None)), None
+        return
+    with opened(True if store_argument is None else store_argument, readonly=True) as store:
+        if store is None:
+            yield Results(read_run(ref, None)), None  # raises: `ref` is not a file
+            return
+        from kernelmark.api.roofs import stored_roofs
+
+        result_set = store.result_set(store.run(ref).id)
+        yield Results(result_set, stored_roofs(store, result_set)), store
+
+
+def load(ref: str | os.PathLike[str] = "latest", *, store: StoreArgument = True) -> Results:
+    """Return a stored run as `Results`.
+
+    ref: id, label or pinned name of a run, "latest", "latest~1", …, or a file.
+    store: path, URL or open store (default: $KERNELMARK_STORE, or the user's store).
+    """
+    with loaded(ref, store) as (results, _):
+        return results

@@ -6,23 +6,22 @@ import dataclasses
 import platform
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from kernelmark.api.plan import Plan
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.metric import Roof
 from kernelmark.core.micro import ROOFS_SUITE
 from kernelmark.core.result import ResultSet, Run, RunState
 from kernelmark.core.units import counted, duration_text
-from kernelmark.micro.session import ROOF_SOURCES, measure_roof_sources
-from kernelmark.runners.capture import environment
-from kernelmark.runners.forecast import Means
 from kernelmark.runners.impossible import threads_of
 from kernelmark.stores import may_exist, new_run_id, open_store
 from kernelmark.stores.roofs import newest
 
 if TYPE_CHECKING:
+    from kernelmark.api.plan import Plan
+    from kernelmark.runners.forecast import Means
     from kernelmark.stores.store import Store
 
 RoofMode = Literal["stored", "fresh", "none"]
@@ -36,18 +35,89 @@ _ROOFS_S = {"cpu": 3.0}
 _GPU_ROOFS_S = 10.0
 
 
-def roofs_for_plan(
-    plan: Plan, store: Store | None, mode: RoofMode, tell: Callable[[str], None]
-) -> tuple[Roof, ...]:
-    """Return the roofs of the plan's devices. Roofs that are missing, older than a week or
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRoofs:
+    """The `stored` roofs of a device for a number of CPU threads (0: all), and whether they are
+    `due` to be measured, which takes about `expected_s`."""
+
+    info: DeviceInfo
+    threads: int = 0
+    stored: tuple[Roof, ...] = ()
+    due: bool = True
+    expected_s: float = 0.0
+    why: str = ""  # ends the note that they are measured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRoofs:
+    """The roofs of a run, decided before it begins: those that are stored, and what is measured
+    before the first case."""
+
+    devices: tuple[DeviceRoofs, ...] = ()
+    store: Store | None = None
+
+    @property
+    def expected_s(self) -> float:
+        """The expected duration of `complete`."""
+        return sum(device.expected_s for device in self.devices)
+
+    def complete(self, tell: Callable[[str], None]) -> tuple[Roof, ...]:
+        """Measure and store the roofs that are due; return all."""
+        roofs: list[Roof] = []
+        for device in self.devices:
+            if device.due:
+                roofs += measure_roofs(device, self.store, tell)
+                continue
+            roofs += device.stored
+            if not device.stored:
+                name = device.info.name
+                tell(f"no roofs of {name}: nothing is stored; --roofs fresh measures them")
+        return tuple(roofs)
+
+
+NO_ROOFS = RunRoofs()
+
+
+def roofs_for_plan(plan: Plan, store: Store | None, mode: RoofMode) -> RunRoofs:
+    """Decide on the roofs of the plan's devices: those that are missing, older than a week or
     disturbed by other work are measured. Without a store they are read from the default one."""
     if mode == "none":
-        return ()
-    roofs: list[Roof] = []
+        return NO_ROOFS
+    # Imported late: commands that only read stored roofs, such as `kmark show`, save half a second.
+    from kernelmark.micro.session import ROOF_SOURCES
+    from kernelmark.runners.forecast import Means
+
+    means = Means.of_machine()
+    devices: list[DeviceRoofs] = []
     for info in plan.devices:
         for threads in sorted({_threads(info, case.timing.threads) for case in plan.cases}):
-            roofs += _roofs(info, threads, store, mode, tell)
-    return tuple(roofs)
+            stored = _stored_roofs(info, threads, store, mode)
+            due = mode == "fresh" or not _is_recent(stored)
+            if store is None and mode == "stored" and info.kind in ("cuda", "hip"):
+                # They take ten seconds, which a run that stores nothing would spend every time.
+                stored, due = (() if due else stored), False
+            due_s = _expected_s(means, info) if due and info.kind in ROOF_SOURCES else 0.0
+            device = DeviceRoofs(
+                info=info,
+                threads=threads,
+                stored=stored,
+                due=due,
+                expected_s=due_s,
+                why=", once a week" if store is not None and mode == "stored" else "",
+            )
+            devices.append(device)
+    return RunRoofs(devices=tuple(devices), store=store)
+
+
+def _stored_roofs(
+    info: DeviceInfo, threads: int, store: Store | None, mode: RoofMode
+) -> tuple[Roof, ...]:
+    name, arch = info.name, info.arch
+    if store is not None:
+        return store.roofs(host=platform.node(), device=name, arch=arch, threads=threads)
+    if mode == "fresh":
+        return ()
+    return default_store_roofs(device=name, arch=arch, threads=threads)
 
 
 def known_roofs(store: Store | None, devices: Sequence[str]) -> tuple[Roof, ...]:
@@ -73,19 +143,6 @@ def stored_roofs(store: Store, results: ResultSet) -> tuple[Roof, ...]:
     )
 
 
-def expected_roofs_s(plan: Plan, store: Store | None, mode: RoofMode) -> float:
-    """Return the expected duration of `roofs_for_plan`."""
-    means = Means.of_machine()
-    return sum(
-        _expected_s(means, info)
-        for info in plan.devices
-        for threads in {_threads(info, case.timing.threads) for case in plan.cases}
-        if info.kind in ROOF_SOURCES
-        and mode != "none"
-        and _must_measure(info, threads, store, mode)[0]
-    )
-
-
 def _expected_s(means: Means, info: DeviceInfo) -> float:
     learned = means.get(_seconds_name(info))
     return _ROOFS_S.get(info.kind, _GPU_ROOFS_S) if learned is None else learned
@@ -93,24 +150,6 @@ def _expected_s(means: Means, info: DeviceInfo) -> float:
 
 def _seconds_name(info: DeviceInfo) -> str:
     return f"{info.model or info.kind}/roofs"
-
-
-def _must_measure(
-    info: DeviceInfo, threads: int, store: Store | None, mode: RoofMode
-) -> tuple[bool, tuple[Roof, ...]]:
-    """Return whether roofs have to be measured, and those in the store. Without a store, fresh
-    roofs of the default store are used, but nothing is written to it."""
-    name, arch = info.name, info.arch
-    if store is not None:
-        stored = store.roofs(host=platform.node(), device=name, arch=arch, threads=threads)
-        return mode == "fresh" or not _still_good(stored), stored
-    if mode == "fresh":
-        return True, ()
-    stored = default_store_roofs(device=name, arch=arch, threads=threads)
-    if _still_good(stored):
-        return False, stored
-    # A GPU's take ten seconds, which a run that stores nothing would spend every time.
-    return info.kind not in ("cuda", "hip"), ()
 
 
 def default_store_roofs(
@@ -141,41 +180,29 @@ def memory_roofs(store: Store | None, results: ResultSet) -> list[Roof]:
     return roofs
 
 
-def _roofs(
-    info: DeviceInfo, threads: int, store: Store | None, mode: RoofMode, tell: Callable[[str], None]
-) -> tuple[Roof, ...]:
-    needed, stored = _must_measure(info, threads, store, mode)
-    if needed:
-        when = ", once a week" if store is not None and mode != "fresh" else ""
-        return measure_roofs(info, threads, store, tell, stored, when)
-    if not stored:
-        tell(f"no roofs of {info.name}: nothing is stored; --roofs fresh measures them")
-    return stored
-
-
 def measure_roofs(
-    info: DeviceInfo,
-    threads: int,
-    store: Store | None,
-    tell: Callable[[str], None],
-    known: tuple[Roof, ...] = (),
-    when: str = "",
+    device: DeviceRoofs, store: Store | None, tell: Callable[[str], None]
 ) -> tuple[Roof, ...]:
-    """Measure and store the roofs of a device, and return them; `known` ones replace those that
-    fail. `when` is added to the progress note."""
+    """Measure and store the roofs of a device, and return them; stored ones stand for those that
+    fail."""
+    from kernelmark.micro.session import ROOF_SOURCES, measure_roof_sources
+    from kernelmark.runners.capture import environment
+    from kernelmark.runners.forecast import Means
+
+    info, stored = device.info, device.stored
     if info.kind not in ROOF_SOURCES:
-        return known
-    count = _threads(info, threads)
+        return stored
+    count = _threads(info, device.threads)
     means = Means.of_machine()
     how = f" with {counted(count, 'thread')}" if count else ""
     expected = duration_text(_expected_s(means, info))
-    tell(f"measuring the roofs of {info.name}{how}{when}: about {expected}")
+    tell(f"measuring the roofs of {info.name}{how}{device.why}: about {expected}")
     started, here = time.time(), dataclasses.replace(environment((), ()), devices=(info,))
     try:
         results = measure_roof_sources(info.name, count, tell)
     except KernelmarkError as error:
         tell(error.message)
-        return known
+        return stored
     # Without compile time: next time the kernels are in the cache.
     compile_s = sum(result.cost.get("compile", 0.0) for result in results)
     means.learn(_seconds_name(info), max(0.0, time.time() - started - compile_s))
@@ -183,7 +210,7 @@ def measure_roofs(
     key: dict[str, str | int | None] = {"host": here.host, "threads": count}
     measured = newest([(here, result) for result in results], key)
     if store is None or not measured:
-        return measured or known
+        return measured or stored
     run = Run(
         id=new_run_id(),
         started=started,
@@ -212,13 +239,13 @@ def _tell_unsteady(
                 tell(f"the {roof.name} roof is not steady: other work ran; {stays}")
 
 
-def _still_good(known: tuple[Roof, ...]) -> bool:
+def _is_recent(roofs: tuple[Roof, ...]) -> bool:
     """Return whether the roofs are recent enough; disturbed ones expire after minutes."""
-    if not known:
+    if not roofs:
         return False
-    most_s = RETRY_S if any(not roof.steady for roof in known) else MAX_AGE_S
+    most_s = RETRY_S if any(not roof.steady for roof in roofs) else MAX_AGE_S
     # Roofs are measured together; one whose re-measurement failed keeps its old time.
-    return time.time() - max(roof.measured for roof in known) < most_s
+    return time.time() - max(roof.measured for roof in roofs) < most_s
 
 
 def _threads(info: DeviceInfo, threads: int) -> int:

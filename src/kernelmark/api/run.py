@@ -7,7 +7,6 @@ import dataclasses
 import inspect
 import json
 import os
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelmark import ops
-from kernelmark.api.load import check_name, load_timing
 from kernelmark.api.plan import Plan, plan
-from kernelmark.api.results import Results
-from kernelmark.api.roofs import RoofMode, roofs_for_plan, stored_roofs
+from kernelmark.api.results import Results, check_name, load_timing
+from kernelmark.api.roofs import NO_ROOFS, RoofMode, RunRoofs, roofs_for_plan, stored_roofs
 from kernelmark.api.selection import Selection, format_axes
 from kernelmark.backends._lineage import remember
 from kernelmark.core.dtype import foreign_dtype
@@ -29,10 +27,10 @@ from kernelmark.core.timing import Timing
 from kernelmark.core.units import plain_number
 from kernelmark.host.cache import cache_root
 from kernelmark.host.permissions import private_folder
-from kernelmark.report.progress import ProgressLines
+from kernelmark.report.summary import NotebookBar, ProgressLines, in_notebook, print_line
 from kernelmark.runners.capture import environment, overridden_variables
 from kernelmark.runners.events import WAITS, Event, Note, Waiting
-from kernelmark.runners.local import LocalRunner
+from kernelmark.runners.local import Interleave, LocalRunner
 from kernelmark.runners.locks import hold_run_locks
 from kernelmark.runners.session import OnEvent, run_cases
 from kernelmark.stores import new_run_id, opened
@@ -65,14 +63,16 @@ def run(
     dtype: Dtypes = None,
     config: Config | None = None,
     timing: str | Timing = "default",
+    threads: int | None = None,
     store: StoreArgument = False,
     label: str = "",
     limit: int | None = None,
     filter: str | None = None,
     canaries: bool = False,
     roofs: RoofMode = "stored",
+    interleave: Interleave = "auto",
     timeout_s: float = 300.0,
-    progress: bool = False,
+    progress: bool | None = None,
     on_event: OnEvent | None = None,
     sentinels: bool = False,  # the old name of `canaries`
     **axes: object,
@@ -90,21 +90,24 @@ def run(
     device: "cpu", "cuda:0", "hip:0", …, or several.
     config: options of the kernel by name.
     timing: "quick", "default", "full", a TOML file, or a `Timing`.
+    threads: threads on a CPU, 0 for all (default: that of the timing, where it is all).
     store: False, True for the user's store, a path or URL, or an open store.
     label: label of the run.
     filter: keep the problems whose key matches a regular expression.
     limit: keep at most this many problems, a sample over ops, dtypes and sizes.
     canaries: add the canaries, three problems that should never change, to a suite.
     roofs: "stored" reuses roofs of the last week, "fresh" measures them, "none" does without.
+    interleave: "yes" measures the backends of a problem block by block, by turns; "auto" does so on
+        a GPU if the problem may be compute-bound.
     timeout_s: limit for one case.
-    progress: write a line to stderr after each case, with the time left. A wait for a locked
-        device is always reported.
+    progress: write a line to stderr after each case, with the time left; in a notebook, where it
+        is the default, draw a bar. A wait for a locked device is always reported.
     on_event: callback for progress events.
 
     An illegal request raises UsageError before anything runs; a case that fails is a result with
     its status. Ctrl-C raises KeyboardInterrupt after the finished results are stored.
     """
-    if not isinstance(progress, bool):
+    if not isinstance(progress, bool | None):
         raise UsageError(
             f"progress={progress!r} is not True or False",
             hint="progress=True writes a line for each case; on_event=f gets the events",
@@ -123,11 +126,22 @@ def run(
         limit=_whole(limit, "limit"),
         canaries=canaries or sentinels,
     )
-    cases = plan(selection, load_timing(timing))
-    conduct = Conduct(label=label, roofs=roofs, timeout_s=timeout_s, refuse_config=True)
+    chosen_timing = load_timing(timing)
+    if threads is not None:
+        chosen_timing = dataclasses.replace(chosen_timing, threads=threads)
+    cases = plan(selection, chosen_timing)
     with opened(store) as target:
-        if progress and on_event is None:
-            on_event = ProgressLines(_write_line)
+        conduct = Conduct(
+            label=label,
+            roofs=roofs_for_plan(cases, target, roofs),
+            timeout_s=timeout_s,
+            interleave=interleave,
+            refuse_config=True,
+        )
+        if progress is not False and on_event is None and in_notebook():
+            on_event = NotebookBar()
+        elif progress and on_event is None:
+            on_event = ProgressLines(print_line)
         results = measure(cases, conduct=conduct, store=target, on_event=on_event or _report_wait)
     if results.run.state is RunState.INTERRUPTED:
         kept = "" if target is None else f"; run {results.run.id} is stored so far"
@@ -137,14 +151,10 @@ def run(
     return results
 
 
-def _write_line(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-
-
 def _report_wait(event: Event) -> None:
     """Report a wait for a locked device, also without `progress`: it may take minutes."""
     if isinstance(event, Waiting) and WAITS.is_due(event.device):
-        _write_line(str(event))
+        print_line(str(event))
 
 
 def _check_axes(axes: Mapping[str, object], timing: str | Timing) -> None:
@@ -214,10 +224,12 @@ class Conduct:
     """Settings of a run that do not change what is measured."""
 
     label: str = ""
-    roofs: RoofMode = "stored"
+    argv: tuple[str, ...] = ()  # the command line that is recorded
+    roofs: RunRoofs = NO_ROOFS
     timeout_s: float = 300.0
     compile_timeout_s: float = 600.0
     jobs: int | None = None
+    interleave: Interleave = "auto"
     retry_failed: bool = False
     refuse_config: bool = False  # raise if every case refuses a name in its config
     repository: str = ""  # its commit is recorded; by default that of the working folder
@@ -231,7 +243,6 @@ def measure(
     *,
     conduct: Conduct | None = None,
     store: Store | None = None,
-    argv: Sequence[str] = (),
     on_event: OnEvent | None = None,
     resumed: Run | None = None,
 ) -> Results:
@@ -245,6 +256,7 @@ def measure(
         timeout_s=conduct.timeout_s,
         compile_timeout_s=conduct.compile_timeout_s,
         jobs=conduct.jobs,
+        interleave=conduct.interleave,
     )
     try:
         here = environment(names, plan.backends, repository=conduct.repository)
@@ -252,7 +264,7 @@ def measure(
         for name, (value, used) in overridden_variables(cpus).items():
             text = f"{name}={value} is overruled: workers have {used}; --threads sets their number"
             notify(Note(text=text))
-        roofs = roofs_for_plan(plan, store, conduct.roofs, lambda text: notify(Note(text=text)))
+        roofs = conduct.roofs.complete(lambda text: notify(Note(text=text)))
     except KeyboardInterrupt:
         kept = "nothing was stored" if resumed is None else f"run {resumed.id} is as it was"
         raise KeyboardInterrupt(f"interrupted before the first case; {kept}") from None
@@ -264,7 +276,7 @@ def measure(
             environment=here,
             label=conduct.label,
             suite=plan.suite,
-            argv=tuple(argv),
+            argv=conduct.argv,
             cases=len(plan.cases),
         )
         if store is not None:
@@ -311,25 +323,25 @@ _MOST_RUNS = 1000  # the latest ones are kept
 def remember_folder(run_id: str) -> None:
     """Store the working folder of a run. A failure to write is ignored: it only matters if the run
     is resumed from another folder."""
-    folders = {**_load(), run_id: str(Path.cwd())}
+    folders = {**_load_folders(), run_id: str(Path.cwd())}
     with contextlib.suppress(OSError):
-        private_folder(_place().parent)
-        write_whole(_place(), json.dumps(dict(list(folders.items())[-_MOST_RUNS:])).encode())
+        private_folder(_folders_path().parent)
+        write_whole(_folders_path(), json.dumps(dict(list(folders.items())[-_MOST_RUNS:])).encode())
 
 
 def folder_of(run_id: str) -> Path | None:
     """Return the folder that a run was started in; None if it is not in the cache."""
-    folder = _load().get(run_id)
+    folder = _load_folders().get(run_id)
     return None if folder is None else Path(folder)
 
 
-def _place() -> Path:
+def _folders_path() -> Path:
     return cache_root() / "folders.json"
 
 
-def _load() -> dict[str, str]:
+def _load_folders() -> dict[str, str]:
     try:
-        folders = json.loads(_place().read_bytes())
+        folders = json.loads(_folders_path().read_bytes())
     except (OSError, ValueError):
         return {}
     if not isinstance(folders, dict):

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelmark.backends import BackendRef, is_file, parse_all
 from kernelmark.core.errors import UsageError
-from kernelmark.core.flags import flag, flags
-from kernelmark.core.immutable import FrozenDict
+from kernelmark.core.immutable import FrozenDict, flag, flags
 
 if TYPE_CHECKING:
     from kernelmark.core.result import Config, ConfigValue
@@ -76,6 +75,7 @@ class Selection:
         "Select ops, separated by commas. Repeatable.",
         parse=parse_ops,
         complete="ops",
+        common=True,
     )
     suites: tuple[str, ...] = flag(
         (),
@@ -83,6 +83,7 @@ class Selection:
         "Select suites, by name (kmark list suites) or TOML file.",
         parse=comma_list,
         complete="suites",
+        common=True,
     )
     axes: tuple[str, ...] = flag(
         (),
@@ -90,6 +91,7 @@ class Selection:
         "Set a parameter of the op, or sweep it: m=512, m=[1,2,4], m=[1024:8192:*2] (doubling), "
         "ta=t. Repeatable.",
         parse=tuple,
+        common=True,
     )
     dtypes: tuple[str, ...] = flag(
         (),
@@ -97,6 +99,7 @@ class Selection:
         "Set the dtypes, separated by commas; overrides those of a suite. Repeatable.",
         parse=comma_list,
         complete="dtypes",
+        common=True,
     )
     problems: tuple[str, ...] = flag(
         (),
@@ -118,6 +121,7 @@ class Selection:
         "supports a selected problem.",
         parse=parse_backends,
         complete="backends",
+        common=True,
     )
     devices: tuple[str, ...] = flag(
         ("cpu",),
@@ -125,6 +129,7 @@ class Selection:
         "Spread the cases over these devices: cpu, cuda:0, cuda:0-7, all. Default: cpu.",
         parse=comma_list,
         complete="devices",
+        common=True,
     )
     config: Config = flag(
         FrozenDict(),

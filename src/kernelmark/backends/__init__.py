@@ -34,17 +34,12 @@ class BackendRef:
     file: Path | None = None  # the resolved path of a kernel file; None for a registered backend
 
     def load(self) -> Backend:
-        """Import the backend; a file is loaded once per process."""
+        """Import the backend. The file of a user is executed, once per process: only workers do
+        this, and others use `runners.kernel_files`."""
         if self.file is None:
             return registry.get(self.name)
         # By the path too: after a change of directory, the same name is another file.
         return _of_file(self.name, self.file)
-
-    @property
-    def ops(self) -> tuple[str, ...]:
-        """The ops that a kernel file computes, which loads it; none for a registered backend."""
-        ops: tuple[str, ...] = () if self.file is None else getattr(self.load(), "ops", ())
-        return ops
 
 
 def parse(text: str) -> BackendRef:

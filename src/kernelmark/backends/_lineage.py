@@ -1,9 +1,9 @@
 """The name of a user's kernel file in history.
 
-A file that declares `name = "…"` has that name. Any other is named after its file name, independent
-of its folder and of the working directory: the path and a content digest of every measured file are
-kept in the cache folder. The same path is the same kernel, changed or not; the same content at
-another path is a copy of it; if the name belongs to another file, a hash is appended.
+A file that declares `name = "…"` has that name. Any other is named after its path in its git
+repository, which is the same in every clone and worktree, or outside of one after its file name.
+The cache folder records the path and a content digest of every measured file, for notes only: a
+name must be the same with an empty cache.
 """
 
 from __future__ import annotations
@@ -23,29 +23,30 @@ from kernelmark.core.files import file_unreadable, parse_toml, write_whole
 from kernelmark.host.cache import cache_root
 from kernelmark.host.permissions import private_folder
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]*\Z")
+_NAME = re.compile(r"(\./)?[A-Za-z0-9][A-Za-z0-9._/+-]*\Z")
 _DESCRIPTION = re.compile(r"/\*\s*kmark\s*\n(.*?)\*/", re.DOTALL)
 _MOST_FILES = 1000  # maximum number of recorded files, the latest ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnKernel:
-    """A kernel file: its name in history, and its digest when it was last measured, "" if it was
-    not."""
+    """A kernel file: its name in history, and digest and path of the file last measured under this
+    name, "" if none was."""
 
     name: str
     path: str
     digest: str
     before: str = ""
+    before_path: str = ""
 
     @property
     def changed(self) -> bool:
         return bool(self.before) and self.before != self.digest
 
     @property
-    def marked(self) -> bool:
-        """Return whether its name has a hash that distinguishes it from another file's."""
-        return "@" in self.name
+    def replaces(self) -> bool:
+        """Return whether its name was last that of another file, which still exists."""
+        return self.changed and self.before_path != self.path and Path(self.before_path).exists()
 
 
 def identify(paths: Iterable[Path]) -> list[OwnKernel]:
@@ -57,14 +58,16 @@ def identify(paths: Iterable[Path]) -> list[OwnKernel]:
             content = path.read_bytes()
         except OSError as error:
             raise UsageError(file_unreadable(path, error)) from None
-        here, digest = str(path), hashlib.sha256(content).hexdigest()[:16]
-        name = _declared(path, content.decode(errors="replace")) or _undeclared(
-            path, digest, recorded
-        )
+        name = _declared(path, content.decode(errors="replace")) or _undeclared(path)
         before = recorded.get(name, {})
-        recorded = {**recorded, name: {"path": here, "digest": digest}}
         kernels.append(
-            OwnKernel(name=name, path=here, digest=digest, before=before.get("digest", ""))
+            OwnKernel(
+                name=name,
+                path=str(path),
+                digest=hashlib.sha256(content).hexdigest()[:16],
+                before=before.get("digest", ""),
+                before_path=before.get("path", ""),
+            )
         )
     return kernels
 
@@ -87,27 +90,25 @@ def check_names(kernels: Mapping[str, OwnKernel]) -> None:
 
 
 def change_notes(kernels: Iterable[OwnKernel]) -> list[str]:
-    """Return notes on kernel files whose content changed since they were last measured, or whose
-    name got a suffix because another file has the same name."""
+    """Return notes on kernel files whose content is not what was last measured under their name."""
     notes = []
     for kernel in kernels:
-        if kernel.changed:
+        if kernel.replaces:
+            notes.append(
+                f"{kernel.path} continues the series {kernel.name}, which was last measured with "
+                f'{kernel.before_path}; name = "..." in the file separates them'
+            )
+        elif kernel.changed:
             notes.append(
                 f"{kernel.path} has changed since it was last measured as {kernel.name} "
                 f"(content {kernel.before[:8]} → {kernel.digest[:8]})"
-            )
-        elif kernel.marked and not kernel.before:
-            notes.append(
-                f"{kernel.path}: its results are stored as the series {kernel.name}, because those "
-                f'of another file are {kernel.name.partition("@")[0]}; name = "..." in the file '
-                "chooses another name"
             )
     return notes
 
 
 def remember(kernels: Iterable[OwnKernel]) -> None:
-    """Record the kernels that are about to be measured. If the record cannot be written, names are
-    still derived from the files."""
+    """Record the kernels that are about to be measured. If the record cannot be written, only notes
+    are lost."""
     recorded = _load()
     for kernel in kernels:
         recorded.pop(kernel.name, None)
@@ -128,18 +129,16 @@ def place_of(name: str) -> str:
     return name
 
 
-def _undeclared(path: Path, digest: str, recorded: dict[str, dict[str, str]]) -> str:
-    mine = [name for name, entry in recorded.items() if entry["path"] == str(path)]
-    copies = [name for name, entry in recorded.items() if entry["digest"] == digest]
-    # The form in which stores have always written a file in the working directory.
-    plain = f"./{path.name}"
-    own = [name for name in (*mine, *copies) if name.partition("@")[0] == plain]
-    if own:
-        return own[0]
-    taken = recorded.get(plain)
-    if taken is None or not Path(taken["path"]).exists():  # it was moved, and changed since
-        return plain
-    return f"{plain}@{hashlib.sha256(str(path).encode()).hexdigest()[:6]}"
+def _undeclared(path: Path) -> str:
+    # In the form in which stores have always written a file at the top of a repository.
+    top = next((folder for folder in path.parents if (folder / ".git").exists()), path.parent)
+    return f"./{path.relative_to(top)}"
+
+
+def former_name(path: Path) -> str:
+    """Return the name that older versions stored for a file, without the suffix `@…` that it got
+    if another file had the name first."""
+    return f"./{path.name}"
 
 
 def _declared(path: Path, text: str) -> str:

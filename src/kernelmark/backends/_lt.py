@@ -7,7 +7,8 @@ the library computes Dᵀ = op(B)ᵀ · op(A)ᵀ with A and B exchanged and noth
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Collection, Mapping, Sequence
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,14 +17,15 @@ import numpy as np
 from kernelmark import ops
 from kernelmark.backends._rules import unknown_op, wrong_acc, wrong_dtypes
 from kernelmark.backends.base import Kernel
-from kernelmark.core.errors import CaseError, OutOfMemory, Unsupported
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import CaseError, OutOfMemory, Unsupported, UsageError
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
-from kernelmark.core.result import KernelInfo
+from kernelmark.core.result import Config, KernelInfo, Space
 from kernelmark.devices.base import ArgumentSet, Device, Stream
 
-WORKSPACE_BYTES = 32 * 2**20
+WORKSPACE = "workspace_kib"  # in a config, in the unit of the environment variables
 _P = ctypes.c_void_p
 _SCALES = {"a_scale": "b_scale", "b_scale": "a_scale"}  # our name to the library's: its A is our B
 _VECTORS = {"bias": "bias", "d_scale": "d_scale", **_SCALES}
@@ -55,8 +57,14 @@ class LtTable:
     desc: Mapping[str, int]
     layout: Mapping[str, int]
     workspace_attribute: int
+    # PyTorch's workspace in KiB by the start of the architecture (getCUDABlasLtWorkspaceSize), and
+    # the variables that change it, the first one set wins. The workspace limits which algorithms
+    # the library offers: with another one, `{}` is not what an application runs.
+    workspace_kib: Mapping[str, int]
+    workspace_variables: tuple[str, ...]
     epilogues: Mapping[tuple[str, bool], int]  # by activation and bias
     scale_e8m0: int  # the scale mode VEC32_UE8M0: one e8m0 scale per 32 elements
+    scale_rows: int  # OUTER_VEC_32F: one f32 scale for each row of A and column of B
     algo_bytes: int
     heuristic_bytes: int
     state_offset: int  # of the status in a heuristic result
@@ -97,6 +105,30 @@ def check_status(call: str, status: int, not_supported: Sequence[int], out_of_me
         )
 
 
+def settings(table: LtTable, info: DeviceInfo) -> Config:
+    """Return the workspace that an environment variable sets, if it is not PyTorch's default."""
+    name = next((name for name in table.workspace_variables if os.environ.get(name)), None)
+    if name is None:
+        return FrozenDict()
+    text = os.environ[name]
+    if not text.isdecimal():
+        raise UsageError(f"{name}={text!r} is not a size", hint="write whole KiB, as 77824")
+    kib = int(text)
+    return FrozenDict() if kib == _usual_kib(table, info) else FrozenDict({WORKSPACE: kib})
+
+
+def workspace_bytes(table: LtTable, config: Config, info: DeviceInfo) -> int:
+    """Return the workspace of a config, an environment variable, or PyTorch's default."""
+    kib = {WORKSPACE: _usual_kib(table, info), **settings(table, info), **config}[WORKSPACE]
+    if isinstance(kib, bool) or not isinstance(kib, int) or kib < 0:
+        raise Unsupported(f"{WORKSPACE}={kib!r} in the config is not a whole number of KiB")
+    return kib * 1024
+
+
+def _usual_kib(table: LtTable, info: DeviceInfo) -> int:
+    return table.workspace_kib[max(filter(info.arch.startswith, table.workspace_kib), key=len)]
+
+
 def reference_to(value: Any) -> tuple[Any, ctypes.c_size_t]:
     """Return the two arguments by which the library reads or writes an attribute."""
     return ctypes.byref(value), ctypes.c_size_t(ctypes.sizeof(value))
@@ -111,7 +143,7 @@ def scalar(kind: str, value: float) -> Any:
     return ctypes.c_double(value) if kind == "f64" else ctypes.c_float(value)
 
 
-class Matmul:
+class LtMatmul:
     """Descriptors of one problem: created once, used by every launch."""
 
     def __init__(self, library: LtLibrary, problem: Problem) -> None:
@@ -183,7 +215,9 @@ class Matmul:
             self._set_desc("bias_type", ctypes.c_int32(table.types[kind]))
         for ours, theirs in _SCALES.items():
             if ours in vectors and problem.options.get("scale") != "tensor":
-                self._set_desc(f"{theirs}_mode", ctypes.c_int32(table.scale_e8m0))
+                rows = problem.options.get("scale") == "row"
+                mode = table.scale_rows if rows else table.scale_e8m0
+                self._set_desc(f"{theirs}_mode", ctypes.c_int32(mode))
         for ours, theirs in _VECTORS.items():
             if ours in vectors:
                 self._set_desc(theirs, _P(_ANY_ADDRESS))
@@ -195,12 +229,12 @@ class Matmul:
             if ours in arguments:
                 self._set_desc(theirs, _P(arguments[ours].address))
 
-    def heuristics(self, most: int) -> list[bytes]:
-        """Return the heuristic's algorithms, best first, as the library's opaque result
-        structures."""
+    def heuristics(self, most: int, workspace: int) -> list[bytes]:
+        """Return the heuristic's algorithms with at most `workspace` bytes, best first, as the
+        library's opaque result structures."""
         table = self.library.table
         preference = self._create("MatmulPreference")
-        limit = reference_to(ctypes.c_uint64(WORKSPACE_BYTES))
+        limit = reference_to(ctypes.c_uint64(workspace))
         attribute = (preference, table.workspace_attribute, *limit)
         self.library.call("MatmulPreferenceSetAttribute", *attribute)
         results = ctypes.create_string_buffer(table.heuristic_bytes * most)
@@ -211,10 +245,10 @@ class Matmul:
         size, raw = table.heuristic_bytes, results.raw
         return [raw[i * size : (i + 1) * size] for i in range(count.value)]
 
-    def first_choice(self) -> bytes:
-        """Return the algorithm that the heuristic prefers."""
+    def first_choice(self, workspace: int) -> bytes:
+        """Return the algorithm that the heuristic prefers with at most `workspace` bytes."""
         table = self.library.table
-        results = self.heuristics(1)
+        results = self.heuristics(1, workspace)
         call = f"{table.prefix}MatmulAlgoGetHeuristic"
         if not results:
             raise Unsupported(f"{call} offers no algorithm for this problem")
@@ -241,7 +275,7 @@ class LtKernel(Kernel):
 
     def __init__(
         self,
-        matmuls: Sequence[Matmul],
+        matmuls: Sequence[LtMatmul],
         algorithm: bytes,
         sets: Sequence[ArgumentSet],
         device: Device,
@@ -256,7 +290,7 @@ class LtKernel(Kernel):
         self._alpha = scalar(first.scale_type, float(options.get("alpha", 1.0)))
         self._beta = scalar(first.scale_type, float(options.get("beta", 0.0)))
         self._device = device
-        self._workspace = device.allocate(WORKSPACE_BYTES)
+        self._workspace = device.allocate(info.resources["workspace_bytes"])
         try:
             self._calls = [self._arguments(i, arguments) for i, arguments in enumerate(sets)]
         except BaseException:
@@ -297,14 +331,25 @@ class LtKernel(Kernel):
             self._device.free(self._workspace)
 
 
-def list_algorithms(library: LtLibrary, problem: Problem, most: int) -> list[bytes]:
-    """Return the algorithms that the heuristic offers for a problem, best first."""
-    matmul = Matmul(library, problem)
+def list_algorithms(library: LtLibrary, problem: Problem, most: int, workspace: int) -> list[bytes]:
+    """Return the algorithms that the heuristic offers for a problem with at most `workspace` bytes,
+    best first."""
+    matmul = LtMatmul(library, problem)
     try:
         matmul.expect([spec.name for spec in ops.registry.get(problem.op).tensors(problem)])
-        return [result[: library.table.algo_bytes] for result in matmul.heuristics(most)]
+        return [result[: library.table.algo_bytes] for result in matmul.heuristics(most, workspace)]
     finally:
         matmul.close()
+
+
+def list_space(name: str, values: Iterable[str], fixed: Config) -> Space | None:
+    """Return the space of a list's distinct values, of which the first is the default; None if it
+    is empty. All configs have the entries of `fixed`."""
+    distinct = tuple(dict.fromkeys(filter(None, values)))
+    if not distinct:
+        return None
+    constant = {key: (value,) for key, value in fixed.items()}
+    return Space(parameters={name: distinct, **constant}, default={name: distinct[0], **fixed})
 
 
 def prepare(
@@ -312,10 +357,10 @@ def prepare(
     problem: Problem,
     device: Device,
     sets: Sequence[ArgumentSet],
-    choose: Callable[[Matmul], tuple[bytes, KernelInfo]],
+    choose: Callable[[LtMatmul], tuple[bytes, KernelInfo]],
 ) -> Kernel:
     """Return a kernel that runs the algorithm that `choose` returns for the problem's
-    descriptors."""
+    descriptors, with the workspace in its resources."""
     matmuls = _matmuls(library, problem, sets)
     try:
         algorithm, info = choose(matmuls[0])
@@ -325,14 +370,14 @@ def prepare(
         raise
 
 
-def _matmuls(library: LtLibrary, problem: Problem, sets: Sequence[ArgumentSet]) -> list[Matmul]:
-    """Return one `Matmul` for all sets, or one per set if it contains addresses of the set's
+def _matmuls(library: LtLibrary, problem: Problem, sets: Sequence[ArgumentSet]) -> list[LtMatmul]:
+    """Return one `LtMatmul` for all sets, or one per set if it contains addresses of the set's
     tensors."""
     own = [arguments for arguments in sets if arguments.keys() & _VECTORS.keys()]
-    matmuls: list[Matmul] = []
+    matmuls: list[LtMatmul] = []
     try:
         for arguments in own or [{}]:
-            matmuls.append(Matmul(library, problem))
+            matmuls.append(LtMatmul(library, problem))
             matmuls[-1].bind(arguments)
     except BaseException:
         _close_all(matmuls)
@@ -340,7 +385,7 @@ def _matmuls(library: LtLibrary, problem: Problem, sets: Sequence[ArgumentSet]) 
     return matmuls
 
 
-def _close_all(matmuls: Sequence[Matmul]) -> None:
+def _close_all(matmuls: Sequence[LtMatmul]) -> None:
     for matmul in matmuls:
         matmul.close()
 

@@ -92,9 +92,11 @@ def wrong_scales(backend: str, problem: Problem, info: DeviceInfo) -> Reason | N
     scale = problem.options["scale"] if problem.op == "gemm_epilogue" else "none"
     if scale == "none":
         return None
+    if scale == "block":
+        return Reason(f"{backend} has no factors for blocks of 128 elements")
     if info.kind == "hip":
         least, layout = "gfx950", "linear"
-        fits = scale == "tensor" or "f4e2m1" in AMD_NARROW_TYPES.get(info.arch, ())
+        fits = scale in ("tensor", "row") or "f4e2m1" in AMD_NARROW_TYPES.get(info.arch, ())
     else:
         least, layout = "sm_100" if scale == "mx" else "sm_89", "swizzle_32_4_4"
         fits = _sm(info.arch) >= _sm(least)
@@ -102,20 +104,20 @@ def wrong_scales(backend: str, problem: Problem, info: DeviceInfo) -> Reason | N
         return Reason(f"{backend} applies scale={scale} from {least} on, not on {info.arch}")
     if info.kind != "hip" and problem.dtypes["a"] == "f4e2m1":
         return Reason(f"{backend} has no scale={scale} for {problem.dtypes['a']} on NVIDIA GPUs")
-    given = problem.options.get("scale_layout", layout)
-    if given != layout:
-        return Reason(f"{backend} reads block scales as scale_layout={layout}, not {given}")
+    scale_layout = problem.options.get("scale_layout", layout)
+    if scale_layout != layout:
+        return Reason(f"{backend} reads block scales as scale_layout={layout}, not {scale_layout}")
     return None
 
 
 def wrong_bias_type(backend: str, problem: Problem) -> Reason | None:
     """Return why cuBLASLt, or a library on top of it, cannot add the bias of a gemm_epilogue, or
     None."""
-    given = problem.dtypes.get("bias_type")
-    if given is None or given == usual_bias_type(problem.dtypes):
+    bias_type = problem.dtypes.get("bias_type")
+    if bias_type is None or bias_type == usual_bias_type(problem.dtypes):
         return None
     adds = usual_bias_type(problem.dtypes)
-    return Reason(f"{backend} adds a bias of {adds} to {problem.dtypes['c']}, not of {given}")
+    return Reason(f"{backend} adds a bias of {adds} to {problem.dtypes['c']}, not of {bias_type}")
 
 
 def _sm(arch: str) -> int:
@@ -126,16 +128,18 @@ def _sm(arch: str) -> int:
 def refuse_unknown(
     backend: str,
     config: Config,
-    known: Collection[str] = (),
+    known_names: Collection[str] = (),
     elsewhere: Mapping[str, str] | None = None,
     why: str = "",
 ) -> None:
     """Raise Unsupported for a config name that the backend does not read: it would be silently
     ignored. `elsewhere` maps names that are read for other problems to why not for this one; `why`
-    explains the list of `known` names, if the backend does not define it."""
-    unknown = sorted(config.keys() - set(known))
+    explains the list of `known_names` names, if the backend does not define it."""
+    unknown = sorted(config.keys() - set(known_names))
     if unknown:
-        knows = why or (f"it knows {', '.join(known)}" if known else "it has nothing to choose")
+        knows = why or (
+            f"it knows {', '.join(known_names)}" if known_names else "it has nothing to choose"
+        )
         knows = (elsewhere or {}).get(unknown[0], knows)
         raise Unsupported(
             Reason(
@@ -144,7 +148,7 @@ def refuse_unknown(
                 backend=backend,
                 name=unknown[0],
                 config=config_key(config),
-                known=tuple(known),
+                known=tuple(known_names),
                 why=knows,
             )
         )

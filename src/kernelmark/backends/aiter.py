@@ -29,8 +29,7 @@ from kernelmark.core.errors import CaseError, Unsupported
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
-from kernelmark.core.result import Config, ConfigValue
-from kernelmark.core.space import Space
+from kernelmark.core.result import Config, ConfigValue, Space
 from kernelmark.core.units import join_commas
 from kernelmark.devices.base import ArgumentSet, Device
 from kernelmark.ops.attention import scale
@@ -57,6 +56,16 @@ FUNCTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "a8w8_group": {"triton": (f"{_BATCHED}.{_GROUP}", _GROUP)},
     "a16wfp4": {"triton": (f"{_BATCHED}.batched_gemm_a16wfp4", "batched_gemm_a16wfp4")},
     "afp4wfp4": {"triton": (f"{_BATCHED}.batched_gemm_afp4wfp4", "batched_gemm_afp4wfp4")},
+    # GEMMs of 8-bit floats, by their factors. The dispatcher of aiter runs CK, or Triton if CK has
+    # no code for the GPU.
+    "row": {
+        "auto": ("aiter", "gemm_a8w8"),
+        "triton": (f"{_TRITON}.gemm.basic.gemm_a8w8", "gemm_a8w8"),
+    },
+    "block": {
+        "auto": ("aiter", "gemm_a8w8_blockscale"),
+        "triton": (f"{_TRITON}.gemm.basic.gemm_a8w8_blockscale", "gemm_a8w8_blockscale"),
+    },
     "attention": {
         "auto": ("aiter", "flash_attn_func"),
         "triton": (f"{_TRITON}.attention.mha", "flash_attn_func"),
@@ -72,23 +81,25 @@ CK = {
 _TUNED = "tuned"  # as in aiter's tuned file
 _SPLITS: tuple[ConfigValue, ...] = (_TUNED, *range(5))  # log2 of the parts, up to 16 parts
 _FP4_ARCHS = ("gfx950", "gfx1250")
-_OPS = ("gemm", "batched_gemm", "batched_gemm_quant", "attention")
+_OPS = ("gemm", "batched_gemm", "batched_gemm_quant", "gemm_epilogue", "attention")
 _EXAMPLES = (
     *("gemm *dtype=bf16 tb=t", "batched_gemm *dtype=bf16 tb=t*", "!*bias=yes"),
     *("attention *dtype=f16*", "attention *dtype=bf16*", "batched_gemm_quant *"),
+    *("gemm_epilogue *scale=row*", "gemm_epilogue *scale=block*", "!gemm_epilogue *act=relu*"),
 )
 
 
 def functions_of(problem: Problem) -> Mapping[str, tuple[str, str]]:
     """Return the kernels that aiter has for a problem, its default first."""
-    found = dict(FUNCTIONS[str(problem.options.get("scheme", problem.op))])
+    scaled = str(problem.options["scale"]) if problem.op == "gemm_epilogue" else problem.op
+    functions = dict(FUNCTIONS[str(problem.options.get("scheme", scaled))])
     if _is_one_a8w8(problem):
-        found["ck"] = ("aiter", "gemm_a8w8_CK")
+        functions["ck"] = ("aiter", "gemm_a8w8_CK")
     # asm and ck are compiled for bf16 only.
     if problem.op in ("gemm", "batched_gemm") and problem.dtypes["a"] != "bf16":
         for name in ("asm", "ck"):
-            found.pop(name, None)
-    return found
+            functions.pop(name, None)
+    return functions
 
 
 def _is_one_a8w8(problem: Problem) -> bool:
@@ -101,8 +112,8 @@ def function_of(problem: Problem, config: Config) -> tuple[str, str]:
     kernels = functions_of(problem)
     kernel = str(config.get("kernel", next(iter(kernels))))
     if kernel not in kernels:
-        known = tuple(kernels)
-        raise Unsupported(f"aiter: kernel is one of {join_commas(known)}, not {kernel}")
+        names = tuple(kernels)
+        raise Unsupported(f"aiter: kernel is one of {join_commas(names)}, not {kernel}")
     module, name = kernels[kernel]
     split, number = config.get("split_k", _TUNED), config.get("kernel_id")
     for key, value in (("split_k", 0 if split == _TUNED else split), ("kernel_id", number or 0)):
@@ -135,6 +146,8 @@ def missing(problem: Problem, info: DeviceInfo) -> str | None:
             scheme = options["scheme"]
             return Reason(f"aiter has no scheme={scheme} with {order}")
         return None
+    if problem.op == "gemm_epilogue":
+        return _missing_scaled(problem, info)
     if types["a"] not in _HALVES or types["c"] != types["a"] or types["acc"] != "f32":
         return _rules.wrong_dtypes("aiter", problem)
     if options["ta"] != "n" or options["tb"] != "t":
@@ -164,6 +177,31 @@ def missing(problem: Problem, info: DeviceInfo) -> str | None:
     return None
 
 
+def _missing_scaled(problem: Problem, info: DeviceInfo) -> str | None:
+    """Return why aiter cannot compute a GEMM of 8-bit floats with factors, or None."""
+    types, options = problem.dtypes, problem.options
+    if options["scale"] not in ("row", "block"):
+        return Reason(f"aiter has no gemm_epilogue with scale={options['scale']}")
+    if reason := _rules.wrong_narrow_type("aiter", problem, info):
+        return reason
+    if len({types["a"], types["b"]}) > 1 or "e5m2" in types["a"] or types["c"] not in _HALVES:
+        return _rules.wrong_dtypes("aiter", problem)
+    extra = ("act",) if options["act"] != "none" else ()
+    if options["bias"] and options["scale"] == "block":
+        extra = (*extra, "bias")
+    if extra or types.get("bias_type", types["c"]) != types["c"]:
+        return Reason(f"aiter applies no {join_commas(extra or ('f32 bias',))} to this GEMM")
+    if options["ta"] != "n" or options["tb"] != "t":
+        return Reason(
+            f"aiter multiplies {types['a']} only as ta=n tb=t",
+            "layout-unsupported",
+            backend="aiter",
+            dtype=types["a"],
+            layout="ta=n tb=t",
+        )
+    return None
+
+
 def call_of(problem: Problem, config: Config, tensors: Mapping[str, Any]) -> tuple[Any, Any]:
     """Return a launch on the tensors of an argument set, and the output that its result must be
     copied to; None if the launch writes to the output."""
@@ -177,6 +215,8 @@ def call_of(problem: Problem, config: Config, tensors: Mapping[str, Any]) -> tup
     if problem.op == "attention":
         return _attention(function, problem, tensors)
     bias = tensors.get("bias")
+    if problem.op == "gemm_epilogue":
+        return _scaled_call(function, problem, str(kernel), tensors)
     if kernel == "ck":
         return _ck_call(function, problem, config, tensors)
     if problem.op == "batched_gemm_quant":
@@ -188,6 +228,19 @@ def call_of(problem: Problem, config: Config, tensors: Mapping[str, Any]) -> tup
         return partial(function, a, b, d, bias=bias), None
     out = "y" if problem.op == "gemm" else "YQ"
     return partial(function, a, b, bias=bias, dtype=d.dtype, **{out: d}), None
+
+
+def _scaled_call(
+    function: Callable[..., Any], problem: Problem, kernel: str, tensors: Mapping[str, Any]
+) -> tuple[Any, Any]:
+    """Return the call of a GEMM of 8-bit floats with a factor for each row or block."""
+    d, scales = tensors["d"], [tensors["a_scale"], tensors["b_scale"]]
+    bias: dict[str, Any] = {}
+    if problem.options["scale"] == "row":
+        scales = [scales[0].unsqueeze(1), scales[1].unsqueeze(0)]
+        bias = {"bias": tensors.get("bias")}
+    call = partial(function, tensors["a"], tensors["b"], *scales, **bias, dtype=d.dtype)
+    return (partial(call, y=d), None) if kernel == "triton" else (call, d)
 
 
 def _ck_call(
@@ -242,7 +295,12 @@ class Aiter(Backend):
     name = "aiter"
     summary = f"AMD's aiter: Triton, CK and assembly kernels; {_rules.ON_AMD}"
     device_kinds = ("hip",)
-    supports_examples = FrozenDict({"gfx942": (*_EXAMPLES, "!*fp4*"), "gfx950": _EXAMPLES})
+    supports_examples = FrozenDict(
+        {
+            "gfx942": (*_EXAMPLES, "!*fp4*", "!gemm_epilogue *dtype=f8e4m3 *"),
+            "gfx950": (*_EXAMPLES, "!gemm_epilogue *fnuz*"),
+        }
+    )
 
     def available(self) -> str | None:
         spec = importlib.util.find_spec("aiter")

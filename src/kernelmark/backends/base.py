@@ -13,8 +13,7 @@ from kernelmark.core.errors import OutOfMemory
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import NO_REASON, Reason
-from kernelmark.core.result import Config, KernelInfo
-from kernelmark.core.space import Space
+from kernelmark.core.result import Config, KernelInfo, Space
 from kernelmark.devices.base import ArgumentSet, Device, Stream
 
 
@@ -76,6 +75,11 @@ class Backend(ABC):
     def compile(self, problem: Problem, config: Config, info: DeviceInfo) -> KernelInfo:
         """Fill the compile cache for a device that need not be present; safe in parallel."""
         return KernelInfo()
+
+    def settings(self, info: DeviceInfo) -> Config:
+        """Return the config entries that environment variables set, unless their values are the
+        defaults. They become part of a case's config, which says what was measured."""
+        return FrozenDict()
 
     def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
         """Return the configs that `kmark tune` may try, or None. `prepare` refuses names and values

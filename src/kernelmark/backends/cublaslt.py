@@ -16,8 +16,7 @@ from kernelmark.core.errors import UsageError
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
-from kernelmark.core.result import Config, KernelInfo
-from kernelmark.core.space import Space
+from kernelmark.core.result import Config, KernelInfo, Space
 from kernelmark.devices.base import ArgumentSet, Device
 from kernelmark.gpu.library import missing_library
 
@@ -44,8 +43,11 @@ TABLE = _lt.LtTable(
     },
     layout={"batch_count": 5, "batch_stride": 6},
     workspace_attribute=1,
+    workspace_kib={"": 8320, "sm_90": 32 * 1024, "sm_10": 32 * 1024, "sm_12": 32 * 1024},
+    workspace_variables=("CUBLASLT_WORKSPACE_SIZE",),
     epilogues=_lt.EPILOGUES,
     scale_e8m0=2,
+    scale_rows=3,
     algo_bytes=64,
     heuristic_bytes=96,
     state_offset=72,
@@ -56,7 +58,7 @@ TABLE = _lt.LtTable(
 
 _EXAMPLES = (
     *("gemm *", "batched_gemm *", "gemm_epilogue *"),
-    *("!*fnuz*", "!*i8 alpha=*", "!*act=silu*", "!*f4e2m1*"),
+    *("!*scale=block*", "!*fnuz*", "!*i8 alpha=*", "!*act=silu*", "!*f4e2m1*"),
 )
 
 # An algorithm's attributes in the order of the config's text, with their C types.
@@ -116,7 +118,7 @@ def describe(algorithm: bytes) -> str:
     return " ".join(parts)
 
 
-def parse(text: str, matmul: _lt.Matmul) -> bytes:
+def parse(text: str, matmul: _lt.LtMatmul) -> bytes:
     """Return the algorithm described by text from `describe`, for this problem's types."""
     try:
         attributes = {name: int(value) for name, value in (w.split("=") for w in text.split())}
@@ -152,7 +154,7 @@ class CublasLt(Backend):
     summary = "NVIDIA's cuBLASLt: heuristic choice or any algorithm it offers"
     device_kinds = ("cuda",)
     supports_examples = FrozenDict(
-        {"sm_90": (*_EXAMPLES, "!*scale=mx*"), "sm_100": (*_EXAMPLES, "!*scale=mx")}
+        {"sm_90": (*_EXAMPLES, "!*scale=mx*"), "sm_100": (*_EXAMPLES, "!*scale=mx", "!*scale=row")}
     )
 
     def available(self) -> str | None:
@@ -176,6 +178,8 @@ class CublasLt(Backend):
             or _rules.wrong_bias_type(self.name, problem)
         ):
             return reason
+        if problem.options.get("scale") == "row" and info.arch != "sm_90":
+            return Reason(f"{self.name} applies scale=row on sm_90 only, not on {info.arch}")
         narrow = [problem.dtypes[x] for x in "ab" if problem.dtypes[x].startswith("f8")]
         if narrow and (problem.options["ta"] == "t" or problem.options["tb"] != "t"):
             return Reason(
@@ -187,21 +191,27 @@ class CublasLt(Backend):
             )
         return None
 
+    def settings(self, info: DeviceInfo) -> Config:
+        return _lt.settings(TABLE, info)
+
     def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
-        algorithms = _lt.list_algorithms(_library(), problem, MOST_ALGORITHMS)
-        texts = tuple(dict.fromkeys(map(describe, algorithms)))
-        return Space(parameters={"algo": texts}, default={"algo": texts[0]}) if texts else None
+        fixed = self.settings(info)
+        workspace = _lt.workspace_bytes(TABLE, fixed, info)
+        algorithms = _lt.list_algorithms(_library(), problem, MOST_ALGORITHMS, workspace)
+        return _lt.list_space("algo", map(describe, algorithms), fixed)
 
     def prepare(
         self, problem: Problem, config: Config, device: Device, sets: Sequence[ArgumentSet]
     ) -> Kernel:
-        _rules.refuse_unknown(self.name, config, ("algo",))
+        _rules.refuse_unknown(self.name, config, ("algo", _lt.WORKSPACE))
+        workspace = _lt.workspace_bytes(TABLE, config, device.info)
 
-        def choose(matmul: _lt.Matmul) -> tuple[bytes, KernelInfo]:
-            algorithm = (
-                parse(str(config["algo"]), matmul) if "algo" in config else matmul.first_choice()
-            )
-            resources = {"workspace_bytes": _lt.WORKSPACE_BYTES}
+        def choose(matmul: _lt.LtMatmul) -> tuple[bytes, KernelInfo]:
+            if "algo" in config:
+                algorithm = parse(str(config["algo"]), matmul)
+            else:
+                algorithm = matmul.first_choice(workspace)
+            resources = {"workspace_bytes": workspace}
             return algorithm, KernelInfo(name=describe(algorithm), resources=resources)
 
         return _lt.prepare(_library(), problem, device, sets, choose)

@@ -36,8 +36,7 @@ from kernelmark.core.errors import CompileError, OutOfMemory, Unsupported
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
-from kernelmark.core.result import Config, ConfigValue, KernelInfo, config_key
-from kernelmark.core.space import Space
+from kernelmark.core.result import Config, ConfigValue, KernelInfo, Space, config_key
 from kernelmark.core.units import join_commas
 from kernelmark.devices.base import ArgumentSet, Device, Stream
 from kernelmark.devices.fake import FakeDevice
@@ -92,8 +91,8 @@ def tiled(problem: Problem, config: Config) -> Tiled:
     size = {name: int(config[name]) for name in TILES}
     area = size["tile_m"] * size["tile_n"]
     staged = (size["tile_m"] + size["tile_n"]) * size["depth"] * 2 * size["stages"]
-    held = area // (size["warps"] * 32)
-    spilled = 4 * max(0, held - _REGISTERS)
+    accumulators = area // (size["warps"] * 32)
+    spilled = 4 * max(0, accumulators - _REGISTERS)
     draws = _draws(problem, config)
     fault = next((name for name, one_in in _FAULTS.items() if draws[name] % one_in == 0), "")
     if size["swizzle"] == 4 and draws["hang"] % _HANGS == 0:
@@ -106,7 +105,7 @@ def tiled(problem: Problem, config: Config) -> Tiled:
         factor=factor / (_smooth(problem, own) * _rugged(_draws(problem, DEFAULT))),
         fault=fault if config_key(config) != config_key(DEFAULT) else "",
         resources={
-            "registers": min(255, 24 + held),
+            "registers": min(255, 24 + accumulators),
             "stack_bytes": spilled,
             "shared_bytes": staged,
         },
@@ -191,9 +190,11 @@ class Script:
     def read(cls, config: Config) -> Script:
         """Parse the script in a config; raise Unsupported for an unknown name or value."""
         refuse_unknown("fake", config, [field.name for field in fields(cls)])
-        known = get_args(Behaviour)
-        if (given := config.get("behaviour", "ok")) not in known:
-            raise Unsupported(f"fake: behaviour is one of {join_commas(known)}, not {given}")
+        behaviours = get_args(Behaviour)
+        if (behaviour := config.get("behaviour", "ok")) not in behaviours:
+            raise Unsupported(
+                f"fake: behaviour is one of {join_commas(behaviours)}, not {behaviour}"
+            )
         for field in fields(cls):
             value = config.get(field.name, field.default)
             whole = isinstance(field.default, int)
@@ -219,8 +220,8 @@ class Script:
 
 
 def _is_number(value: object, *, whole: bool) -> bool:
-    known = int if whole else (int, float)
-    return isinstance(value, known) and not isinstance(value, bool) and 0 <= value < math.inf
+    types = int if whole else (int, float)
+    return isinstance(value, types) and not isinstance(value, bool) and 0 <= value < math.inf
 
 
 class FakeKernel(Kernel):
@@ -426,12 +427,12 @@ def _hog(nbytes: int) -> None:
     room = min(nbytes, os.sysconf("SC_AVPHYS_PAGES") * resource.getpagesize() // 2)
     limits = [used + room, *(limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY)]
     resource.setrlimit(resource.RLIMIT_AS, (min(limits), hard))
-    held = []
+    blocks = []
     try:
         while True:
-            held.append(np.ones(1 << 20, np.uint8))
+            blocks.append(np.ones(1 << 20, np.uint8))
     finally:
-        held.clear()
+        blocks.clear()
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 

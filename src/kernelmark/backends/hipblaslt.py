@@ -22,11 +22,10 @@ from kernelmark.core.errors import Unsupported, UsageError
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
-from kernelmark.core.result import Config, KernelInfo
-from kernelmark.core.space import Space
+from kernelmark.core.result import Config, KernelInfo, Space
 from kernelmark.devices.base import ArgumentSet, Device
 from kernelmark.gpu import driver as drivers
-from kernelmark.gpu.library import HIP, first_of, missing_library, rocm_places
+from kernelmark.gpu import rocm
 
 LIBRARIES = ("libhipblaslt.so.1", "libhipblaslt.so.0", "libhipblaslt.so")
 # More than any build has for one type of GEMM; hipblaslt-bench requests as many.
@@ -56,15 +55,25 @@ TABLE = _lt.LtTable(
     },
     layout={"batch_count": 0, "batch_stride": 1},
     workspace_attribute=1,
+    workspace_kib={"": 76 * 1024},
+    workspace_variables=("CUBLASLT_WORKSPACE_SIZE", "HIPBLASLT_WORKSPACE_SIZE"),
     epilogues={**_lt.EPILOGUES, ("silu", False): 65536, ("silu", True): 65540},
     scale_e8m0=2,
+    scale_rows=3,
     algo_bytes=24,
     heuristic_bytes=56,
     state_offset=32,
     not_supported=7,
     alloc_failed=2,
 )
-_EXAMPLES = ("gemm *", "batched_gemm *", "gemm_epilogue *", "!*acc=f16*", "!*i8 *bias=yes*")
+_EXAMPLES = (
+    "gemm *",
+    "batched_gemm *",
+    "gemm_epilogue *",
+    "!*acc=f16*",
+    "!*i8 *bias=yes*",
+    "!*scale=block*",
+)
 
 
 class _String(ctypes.Structure):
@@ -89,7 +98,7 @@ class Solution:
 
 @functools.cache
 def _shared_object() -> ctypes.CDLL | None:
-    return first_of(rocm_places(LIBRARIES))
+    return rocm.load(LIBRARIES)
 
 
 @functools.cache
@@ -113,7 +122,7 @@ def library(index: int) -> _lt.LtLibrary:
 
 
 def _not_found() -> Reason:
-    return missing_library(LIBRARIES[-1], HIP.install)
+    return rocm.missing(LIBRARIES[-1])
 
 
 def index_of(algorithm: bytes) -> int:
@@ -139,23 +148,16 @@ def name_of(lt: _lt.LtLibrary, algorithm: bytes) -> str:
 
 
 @functools.lru_cache(maxsize=8)
-def solutions(index: int, problem: Problem) -> tuple[Solution, ...]:
-    """Return every solution that the library on device `index` has for a problem, best first.
+def solutions(index: int, problem: Problem, workspace: int) -> tuple[Solution, ...]:
+    """Return every solution that the library on device `index` has for a problem with at most
+    `workspace` bytes, best first.
 
     Call this once per problem: the library checks each of its solutions against the problem."""
     lt = library(index)
     return tuple(
         Solution(name=name_of(lt, algorithm), index=index_of(algorithm), algorithm=algorithm)
-        for algorithm in _lt.list_algorithms(lt, problem, EVERY_SOLUTION)
+        for algorithm in _lt.list_algorithms(lt, problem, EVERY_SOLUTION, workspace)
     )
-
-
-def named_space(listed: Sequence[Solution]) -> Space | None:
-    """Return the space of the solutions that have a name; the first one is the default."""
-    names = tuple(dict.fromkeys(solution.name for solution in listed if solution.name))
-    if not names:
-        return None
-    return Space(parameters={"solution": names}, default={"solution": names[0]})
 
 
 def check_present(info: DeviceInfo) -> None:
@@ -230,23 +232,31 @@ class HipblasLt(Backend):
         reason = reason or _rules.wrong_scales(self.name, problem, info)
         return reason or _lt.supports(problem, TABLE, self.name)
 
+    def settings(self, info: DeviceInfo) -> Config:
+        return _lt.settings(TABLE, info)
+
     def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
         check_present(info)
-        return named_space(solutions(info.index, problem))
+        fixed = self.settings(info)
+        workspace = _lt.workspace_bytes(TABLE, fixed, info)
+        listed = solutions(info.index, problem, workspace)
+        return _lt.list_space("solution", (item.name for item in listed), fixed)
 
     def prepare(
         self, problem: Problem, config: Config, device: Device, sets: Sequence[ArgumentSet]
     ) -> Kernel:
-        _rules.refuse_unknown(self.name, config, ("solution", "solution_index"))
+        _rules.refuse_unknown(self.name, config, ("solution", "solution_index", _lt.WORKSPACE))
         lt = library(device.info.index)
+        workspace = _lt.workspace_bytes(TABLE, config, device.info)
 
-        def choose(matmul: _lt.Matmul) -> tuple[bytes, KernelInfo]:
-            if config:
-                algorithm = chosen(solutions(device.info.index, problem), config).algorithm
+        def choose(matmul: _lt.LtMatmul) -> tuple[bytes, KernelInfo]:
+            if config.keys() - {_lt.WORKSPACE}:
+                listed = solutions(device.info.index, problem, workspace)
+                algorithm = chosen(listed, config).algorithm
             else:
-                algorithm = matmul.first_choice()
+                algorithm = matmul.first_choice(workspace)
             index = index_of(algorithm)
-            resources = {"workspace_bytes": _lt.WORKSPACE_BYTES, "solution_index": index}
+            resources = {"workspace_bytes": workspace, "solution_index": index}
             name = name_of(lt, algorithm) or f"solution {index}"
             return algorithm, KernelInfo(name=name, resources=resources)
 

@@ -33,13 +33,12 @@ from kernelmark.core.errors import CaseError, KernelmarkError, Unsupported, Usag
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
-from kernelmark.core.result import Config, KernelInfo
-from kernelmark.core.space import Space
+from kernelmark.core.result import Config, KernelInfo, Space
 from kernelmark.core.units import duration_text
 from kernelmark.devices.base import ArgumentSet, Device, Stream
 from kernelmark.gpu import driver as drivers
-from kernelmark.gpu.library import HIP, first_of, missing_library, rocm_places
-from kernelmark.host.processes import last_line, run_child
+from kernelmark.gpu import rocm
+from kernelmark.host.processes import last_line, own_command, run_child
 
 LIBRARIES = ("librocblas.so.5", "librocblas.so.4", "librocblas.so")
 # rocblas_datatype, _operation, _gemm_algo, _gemm_flags and _status;
@@ -52,6 +51,8 @@ NOT_SUPPORTED = (2, 14, 15)  # not implemented, excluded from build, architectur
 MEMORY_ERROR = 5
 _P = ctypes.c_void_p
 _NAMES_TIMEOUT_S = 300.0
+# Only names and numbers are read, so every solution is listed, whatever workspace it needs.
+_HIPBLASLT_WORKSPACE = 2**32
 _ASKED = "@"
 _NAMED = re.compile(r"^Selection solution with index: (\d+) and name: '(.+)'$")
 # Placeholder: listing solutions checks addresses but never reads from them.
@@ -65,7 +66,7 @@ _GEMV_ARCHS = re.compile(r"gfx(906|908|90a|10..|11..)")
 
 @functools.cache
 def _shared_object() -> ctypes.CDLL | None:
-    return first_of(rocm_places(LIBRARIES))
+    return rocm.load(LIBRARIES)
 
 
 def _call(name: str, *arguments: object) -> None:
@@ -77,7 +78,7 @@ def _call(name: str, *arguments: object) -> None:
 
 
 def _not_found() -> Reason:
-    return missing_library(LIBRARIES[-1], HIP.install)
+    return rocm.missing(LIBRARIES[-1])
 
 
 class Handle:
@@ -99,7 +100,7 @@ class Handle:
         return size.value
 
 
-class Gemm:
+class RocblasGemm:
     """The arguments of rocblas_gemm_ex or of its strided batch, which end with an algorithm.
 
     Our matrices are row-major, the library's column-major: A and B are exchanged."""
@@ -144,7 +145,7 @@ def runs_gemv(problem: Problem, arch: str) -> bool:
 
 def _listed(handle: Handle, index: int, problem: Problem) -> list[int]:
     """Return the numbers of the solutions that can solve a problem and would really run."""
-    gemm = Gemm(problem)
+    gemm = RocblasGemm(problem)
     size, nowhere = ctypes.c_int(), (_SOME_ADDRESS,) * 4
     arguments = (*gemm.arguments(handle, nowhere), BY_INDEX, 0)
     _call(f"{gemm.name}_get_solutions", *arguments, None, ctypes.byref(size))
@@ -182,16 +183,16 @@ def chosen(index: int, problem: Problem, config: Config) -> hipblaslt.Solution:
     process: one per size took half of the tuning time."""
     name = config.get("solution")
     same = (item for item in _named(index, problem).values() if item.name == name)
-    known = next(same, None)
-    if known is None or "solution_index" in config:
+    number = next(same, None)
+    if number is None or "solution_index" in config:
         return hipblaslt.chosen(solutions(index, problem), config)
     numbers = _numbers(index, problem)
-    if known.index not in numbers:
+    if number.index not in numbers:
         raise Unsupported(
             f"the library has no solution called {name!r} among its {len(numbers)}"
             " for this problem: it is of another build, or of another problem"
         )
-    return known
+    return number
 
 
 @functools.lru_cache(maxsize=8)
@@ -200,28 +201,28 @@ def solutions(index: int, problem: Problem) -> tuple[hipblaslt.Solution, ...]:
     numbers = _numbers(index, problem)
     if not numbers:
         return ()
-    found = _named(index, problem)
-    if not found.keys() >= set(numbers):
+    names = _named(index, problem)
+    if not names.keys() >= set(numbers):
         named = _tensile_solutions(index, problem) or _hipblaslt_solutions(index, problem)
-        found.update({number: one for number, one in named.items() if number < 0})
-        found = {**found, **named}
-    return tuple(found[number] for number in numbers if number in found)
+        names.update({number: name for number, name in named.items() if number < 0})
+        names = {**names, **named}
+    return tuple(names[number] for number in numbers if number in names)
 
 
 def _hipblaslt_solutions(index: int, problem: Problem) -> dict[int, hipblaslt.Solution]:
     try:
-        found = hipblaslt.solutions(index, problem)
+        numbers = hipblaslt.solutions(index, problem, _HIPBLASLT_WORKSPACE)
     except KernelmarkError:  # a rocBLAS built without hipBLASLt, or with another copy
         return {}
     return {
         item.index + 1: dataclasses.replace(item, index=item.index + 1)
-        for item in found
+        for item in numbers
         if item.name
     }
 
 
 def _tensile_solutions(index: int, problem: Problem) -> dict[int, hipblaslt.Solution]:
-    command = [sys.executable, "-m", "kernelmark.backends.rocblas", str(index), problem.key]
+    command = own_command("kernelmark.backends.rocblas", str(index), problem.key)
     try:
         done = run_child(
             command, timeout_s=_NAMES_TIMEOUT_S, env={**os.environ, "TENSILE_DB": "0x4"}
@@ -246,15 +247,15 @@ def parse_names(text: str) -> dict[int, tuple[str, int]]:
     for line in text.splitlines():
         if line.startswith(_ASKED):
             number = int(line.removeprefix(_ASKED))
-        elif found := _NAMED.match(line):
-            names.setdefault(number, (found[2], int(found[1])))
+        elif match := _NAMED.match(line):
+            names.setdefault(number, (match[2], int(match[1])))
     return names
 
 
 def main(arguments: Sequence[str]) -> None:
     """Make Tensile print the name of each solution of a problem, after its number."""
     index, problem = int(arguments[0]), ops.parse(arguments[1])
-    handle, gemm = Handle(index), Gemm(problem)
+    handle, gemm = Handle(index), RocblasGemm(problem)
     library, hip = _shared_object(), drivers.driver("hip")
     assert library is not None
     function = library[f"rocblas_{gemm.name}"]
@@ -278,7 +279,7 @@ class RocblasKernel(Kernel):
         device: Device,
         sets: Sequence[ArgumentSet],
     ) -> None:
-        gemm = Gemm(problem)
+        gemm = RocblasGemm(problem)
         self._name = gemm.name
         algorithm = (BY_INDEX, solution.index, 0) if solution else (STANDARD, 0, 0)
         with contextlib.ExitStack() as undo:
@@ -360,7 +361,8 @@ class Rocblas(Backend):
 
     def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
         hipblaslt.check_present(info)
-        return hipblaslt.named_space(solutions(info.index, problem))
+        names = (item.name for item in solutions(info.index, problem))
+        return _lt.list_space("solution", names, FrozenDict())
 
     def prepare(
         self, problem: Problem, config: Config, device: Device, sets: Sequence[ArgumentSet]

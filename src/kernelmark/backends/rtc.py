@@ -46,8 +46,8 @@ class RtcKernel(Kernel):
         self._module = driver.load(binary.code)
         self._function = driver.function(self._module, "copy")
         nbytes = sets[0]["x"].spec.nbytes if sets else 0
-        wanted = -(-nbytes // (_BLOCK * _BYTES_A_THREAD))
-        self._grid = (max(1, min(wanted, _BLOCKS_A_UNIT * device.info.units)), 1, 1)
+        blocks = -(-nbytes // (_BLOCK * _BYTES_A_THREAD))
+        self._grid = (max(1, min(blocks, _BLOCKS_A_UNIT * device.info.units)), 1, 1)
         self._arguments: list[Any] = [
             pack(
                 ctypes.c_void_p(item["y"].address),

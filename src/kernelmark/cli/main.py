@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "main", "prepared"]
 
-_GROUPS = ("tune", "iree", "token")
+_GROUPS = ("tune", "iree", "store", "token")
 _ANYWHERE = ("--debug", "--wide")
 
 
@@ -65,9 +65,8 @@ def _run(argv: list[str]) -> int:
         argv, flags = prepared(argv)
         _open_streams()
         from kernelmark.cli.app import command
-        from kernelmark.cli.doctor import notes
-        from kernelmark.cli.followups import redacted
-        from kernelmark.cli.output import flush, say, show_all_columns
+        from kernelmark.cli.hardware.doctor import notes
+        from kernelmark.cli.output import flush, redacted, say, show_all_columns
 
         _plain_help(argv)
         show_all_columns("--wide" in flags)
@@ -77,17 +76,24 @@ def _run(argv: list[str]) -> int:
         flush()
         return code if isinstance(code, int) else 0
     except BaseException as error:
-        from kernelmark.cli.errors import report
+        if isinstance(error, KeyboardInterrupt) and "kernelmark.cli.app" not in sys.modules:
+            _write_interrupted()
+            return INTERRUPTED
+        from kernelmark.cli.app import report_error
 
-        return report(error, argv, debug="--debug" in flags)
+        return report_error(error, argv, debug="--debug" in flags)
 
 
 def _end_importing(number: int, frame: FrameType | None) -> None:
     """Exit from a command that is still importing: there is nothing to clean up."""
+    _write_interrupted()
+    _end_at_once(INTERRUPTED)
+
+
+def _write_interrupted() -> None:
     with contextlib.suppress(OSError, ValueError, RuntimeError):
         if sys.stderr is not None:
             sys.stderr.write("kmark: interrupted\n")
-    _end_at_once(INTERRUPTED)
 
 
 def _end_at_once(code: int) -> None:
@@ -105,7 +111,7 @@ def _end_at_once(code: int) -> None:
 def _plain_help(argv: Sequence[str]) -> None:
     """Simplify help: no `<bool>` after flags, which take no value, no types of arguments, which
     their help describes; with NO_COLOR no bold and no dim either."""
-    if "--help" not in argv and "-h" not in argv:
+    if not {"--help", "--help-all", "-h"} & {*argv}:
         return
     from typer import rich_utils
     from typer.core import TyperArgument, TyperOption

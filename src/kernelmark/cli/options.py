@@ -1,4 +1,4 @@
-"""Options shared by several commands, each defined once.
+"""Options shared by several commands, each defined once, and the completion of their values.
 
 Options that set a field of a `Selection` or a `Timing` are declared there; `selection_options` and
 `timing_options` give a command some of them.
@@ -9,22 +9,101 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args, get_type_hints
 
 import typer
 
 from kernelmark.api.selection import Selection as Selection
 from kernelmark.api.selection import comma_list as comma_list
-from kernelmark.cli import completing
 from kernelmark.cli.output import check_writable, write
 from kernelmark.core.errors import UsageError
-from kernelmark.core.flags import Flag, flags
-from kernelmark.core.immutable import FrozenDict
+from kernelmark.core.immutable import Flag, FrozenDict, flags
 from kernelmark.core.timing import Timing
 from kernelmark.core.units import join_and, join_or
+
+_RUNS = 50  # newest runs that are offered
+
+Complete = Callable[[str], list[str]]
+
+
+def complete_ops(incomplete: str) -> list[str]:
+    from kernelmark.ops import registry
+
+    return _listed(registry.names(), incomplete)
+
+
+def complete_backends(incomplete: str) -> list[str]:
+    from kernelmark.backends import registry
+
+    return _listed(registry.names(), incomplete)
+
+
+def complete_devices(incomplete: str) -> list[str]:
+    from kernelmark.devices import registry
+
+    names = ["all"]
+    with contextlib.suppress(Exception):  # a broken driver
+        for name in registry.names():
+            if registry.get(name).available() is None:
+                names += [info.name for info in registry.get(name).infos()]
+    return _listed(names, incomplete)
+
+
+def complete_suites(incomplete: str) -> list[str]:
+    from kernelmark.workloads import suites as known
+
+    return _listed(known.names(), incomplete)
+
+
+def complete_dtypes(incomplete: str) -> list[str]:
+    from kernelmark.core.dtype import DTYPES
+
+    return _listed(DTYPES, incomplete)
+
+
+def complete_timings(incomplete: str) -> list[str]:
+    """Return presets, and files that set fields of a timing."""
+    from kernelmark.core.timing import PRESETS
+
+    return [*(n for n in PRESETS if n.startswith(incomplete)), *complete_timing_files(incomplete)]
+
+
+def complete_timing_files(incomplete: str) -> list[str]:
+    """Return TOML files and folders that begin with `incomplete`."""
+    folder, slash, name = incomplete.rpartition("/")
+    names: list[str] = []
+    with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: ~ of an unknown user
+        for path in sorted(Path(folder + slash or ".").expanduser().iterdir()):
+            hidden = path.name.startswith(".") and not name.startswith(".")
+            if path.name.startswith(name) and not hidden:
+                end = "/" if path.is_dir() else ""
+                if end or path.suffix == ".toml":
+                    names.append(f"{folder}{slash}{path.name}{end}")
+    return names
+
+
+def complete_runs(incomplete: str) -> list[str]:
+    """Return ids and labels of the newest runs in the default store."""
+    from kernelmark.stores import open_store
+
+    names = ["latest"]
+    with contextlib.suppress(Exception), open_store(readonly=True) as store:
+        for run in store.runs(limit=_RUNS):
+            names += [run.id, *([run.label] if run.label else [])]
+    return _listed(names, incomplete)
+
+
+def _listed(names: Iterable[str], incomplete: str) -> list[str]:
+    """Return completions of the last item of a comma-separated list, after the given items."""
+    before, comma, last = incomplete.rpartition(",")
+    listed = set(before.split(","))
+    fitting: Iterator[str] = (n for n in names if n.startswith(last) and n not in listed)
+    return [f"{before}{comma}{name}" for name in dict.fromkeys(fitting)]
+
 
 SELECTION = "Selection"
 MEASUREMENT = "Measurement"
@@ -37,14 +116,15 @@ def option(
     panel: str | None = None,
     *,
     help: str,
-    complete: completing.Complete | None = None,
+    complete: Complete | None = None,
     check: Callable[[float], None] | None = None,
+    common: bool = False,
     **settings: Any,
 ) -> Any:
-    """Return an option from its usage text: `"-f --figure FILE"`. Hidden options set fields that
-    `--timing FILE.toml` also has."""
+    """Return an option from its usage text: `"-f --figure FILE"`. Of a command with many options,
+    `--help` and completion show those that are `common`; old names are hidden everywhere."""
     names = [part for part in usage.split() if part.startswith("-")]
-    return typer.Option(
+    made = typer.Option(
         *names,
         help=help,
         metavar=" ".join(usage.split()[len(names) :]) or None,
@@ -53,6 +133,8 @@ def option(
         callback=None if check is None else _callback(check),
         **settings,
     )
+    made.common = common
+    return made
 
 
 def _callback(check: Callable[[float], None]) -> Callable[[Any], Any]:
@@ -76,14 +158,14 @@ def _declared(flag: Flag, panel: str, help: str = "") -> tuple[Any, Any]:
     if issubclass(flag.takes, StrEnum):
         values = tuple(member.value for member in flag.takes)
         kind, usage = Literal[values], f"{usage} {'|'.join(values)}"
-    complete = getattr(completing, flag.complete) if flag.complete else None
+    complete = globals()[f"complete_{flag.complete}"] if flag.complete else None
     return kind | None, option(
         usage,
         panel,
         help=help or flag.help,
         complete=complete,
         check=flag.check,
-        hidden=flag.hidden,
+        common=flag.common,
     )
 
 
@@ -101,8 +183,9 @@ KeptBackends = Annotated[
     option(
         "-b --backend BACKEND",
         SELECTION,
-        complete=completing.backends,
+        complete=complete_backends,
         help="Keep only these backends, separated by commas. Repeatable. Default: all.",
+        common=True,
     ),
 ]
 
@@ -116,12 +199,23 @@ Roofs = Annotated[
     ),
 ]
 
+Interleave = Annotated[
+    Literal["auto", "yes", "no"],
+    option(
+        "--interleave auto|yes|no",
+        MEASUREMENT,
+        help="Measure the backends of a problem block by block, by turns (default: auto, on a GPU "
+        "if the problem may be compute-bound).",
+    ),
+]
+
 StorePlace = Annotated[
     str | None,
     option(
         "--store PATH|URL",
         OUTPUT,
         help="Use this database of results. Default: $KERNELMARK_STORE, else one per user.",
+        common=True,
     ),
 ]
 NoStore = Annotated[bool, option("--no-store", OUTPUT, help="Store nothing.")]
@@ -139,7 +233,8 @@ NoSentinels = Annotated[
 ]
 Label = Annotated[str, option("--label TEXT", OUTPUT, help="Name the run.")]
 Json = Annotated[
-    str | None, option("--json FILE|-", OUTPUT, help="Write JSON to a file; - is stdout.")
+    str | None,
+    option("--json FILE|-", OUTPUT, help="Write JSON to a file; - is stdout.", common=True),
 ]
 Csv = Annotated[
     str | None, option("--csv FILE|-", OUTPUT, help="Write CSV to a file; - is stdout.")
@@ -152,6 +247,7 @@ Figure = Annotated[
     option(
         "-f --figure FILE",
         OUTPUT,
+        common=True,
         help="Draw a figure into FILE.png, .svg, .html (offline) or .json (Vega-Lite).",
     ),
 ]
@@ -167,7 +263,7 @@ Resume = Annotated[
     option(
         "--resume [RUN]",
         RUNNING,
-        complete=completing.runs,
+        complete=complete_runs,
         help="Continue an unfinished run (default: the newest); measure only cases without a "
         "result.",
     ),
@@ -176,11 +272,22 @@ RetryFailed = Annotated[
     bool, option("--retry-failed", RUNNING, help="With --resume, also measure failed cases again.")
 ]
 DryRun = Annotated[
-    bool, option("--dry-run", RUNNING, help="List the cases and the expected time; run nothing.")
+    bool,
+    option(
+        "--dry-run", RUNNING, help="List the cases and the expected time; run nothing.", common=True
+    ),
 ]
 Timeout = Annotated[
     float,
     option("--timeout S", RUNNING, help="Limit the seconds of a case, not counting compilation."),
+]
+CompileTimeout = Annotated[
+    float,
+    option(
+        "--compile-timeout S",
+        RUNNING,
+        help="Limit the seconds of a compilation, and of importing a kernel file.",
+    ),
 ]
 Jobs = Annotated[
     int | None, option("--jobs N", RUNNING, help="Compile ahead on N host cores. Default: all.")
@@ -190,7 +297,7 @@ RunRef = Annotated[
     str,
     typer.Argument(
         metavar="[RUN]",
-        autocompletion=completing.runs,
+        autocompletion=complete_runs,
         help="A run: its id or a prefix of it, a label, latest, latest~1, or an exported JSON "
         "file.",
     ),
@@ -208,7 +315,7 @@ def _parameter(name: str, annotation: Any, default: Any = None) -> inspect.Param
 
 @dataclass(frozen=True, kw_only=True)
 class DeclaredOptions:
-    """The options for some fields of a request that declares them (core/flags.py), as part of an
+    """The options for some fields of a request that declares them (core/immutable.py), part of an
     annotation: `selection: Annotated[Selection, DeclaredOptions(…)]`. `build` returns the request
     from the texts of the fields, and from the `own` options that are no fields."""
 
@@ -332,9 +439,10 @@ TimingName = Annotated[
     option(
         "--timing PRESET|FILE",
         MEASUREMENT,
-        complete=completing.timings,
+        complete=complete_timings,
         help="Set duration and precision by a preset (quick, default, full) or a TOML file "
         "(docs/measuring.md).",
+        common=True,
     ),
 ]
 _TimingFile = Annotated[
@@ -342,7 +450,7 @@ _TimingFile = Annotated[
     option(
         "--timing FILE.toml",
         MEASUREMENT,
-        complete=completing.timing_files,
+        complete=complete_timing_files,
         help="Read the timing of a round from a TOML file (docs/measuring.md).",
     ),
 ]
@@ -384,7 +492,7 @@ class Outputs(Options):
     md: Md = None
 
     def __post_init__(self) -> None:
-        files = {name: getattr(self, name[2:]) for name in self.given}
+        files = {name: getattr(self, name[2:]) for name in self.file_options}
         on_stdout = tuple(name for name, file in files.items() if file == "-")
         if len(on_stdout) > 1:
             raise UsageError(
@@ -395,14 +503,14 @@ class Outputs(Options):
             check_writable(file)
 
     @property
-    def given(self) -> tuple[str, ...]:
+    def file_options(self) -> tuple[str, ...]:
         """The options that were given."""
         names = ("json", "csv", "md")
         return tuple(f"--{name}" for name in names if getattr(self, name) is not None)
 
     @property
     def any(self) -> bool:
-        return bool(self.given)
+        return bool(self.file_options)
 
     @property
     def shows_percent(self) -> bool:

@@ -1,4 +1,4 @@
-"""Output: data to stdout, messages to stderr, files as requested."""
+"""Output: data to stdout, messages to stderr, files as requested, and commands as next steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import re
 import shlex
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, overload
 
@@ -24,6 +24,82 @@ if TYPE_CHECKING:
     from kernelmark.report.tables import Table
     from kernelmark.report.vega import Spec
 
+_PASSWORD = re.compile(r"^([\w+]+://[^:/]*):[^@]*@")
+# Options of a run that its results do not record, in printed order.
+_CONDUCT = ("--timeout", "--compile-timeout", "--roofs")
+
+
+def without_password(url: str) -> str:
+    """Return a store's URL without its password, for printing."""
+    if "://" not in url:
+        return url
+    whole, _, query = _PASSWORD.sub(r"\1@", url).partition("?")
+    kept = [pair for pair in query.split("&") if "password" not in pair.partition("=")[0].lower()]
+    return "?".join(filter(None, (whole, "&".join(kept))))
+
+
+def store_words(store: str | None) -> tuple[str, ...]:
+    """Return `--store PLACE` if the option was given; KERNELMARK_STORE needs no option."""
+    return () if store is None else ("--store", without_password(store))
+
+
+def redacted(argv: Sequence[str]) -> tuple[str, ...]:
+    """Return a command line without passwords, for storing and printing."""
+    safe = []
+    for before, argument in zip(("", *argv), argv, strict=False):
+        name, equals, store = argument.partition("=")
+        if before == "--store":
+            safe.append(without_password(argument))
+        else:
+            safe.append(
+                f"--store={without_password(store)}" if equals and name == "--store" else argument
+            )
+    return tuple(safe)
+
+
+def rerun_words(argv: Sequence[str]) -> tuple[str, ...]:
+    """Return the options that a rerun of this `kmark run`'s cases needs besides the case."""
+    if tuple(argv[:1]) != ("run",):
+        return ()
+    options: dict[str, str] = {}
+    for argument, after in zip(argv, (*argv[1:], ""), strict=True):
+        name, equals, value = argument.partition("=")
+        if name in _CONDUCT:
+            options[name] = value if equals else after
+    kept = [argument for name in _CONDUCT if name in options for argument in (name, options[name])]
+    return (*kept, *(["--no-store"] if "--no-store" in argv else []))
+
+
+def started_as() -> str:
+    """Return `kmark` if the shell finds it, else the words that started this process, such as
+    `.venv/bin/kmark` of a virtual environment that is not active."""
+    import shutil  # imported late: only needed for hints
+
+    program = sys.argv[0]
+    if shutil.which("kmark") is None:
+        if Path(program).name == "kmark":
+            return shlex.quote(program)
+        if Path(program).name == "__main__.py":
+            return shlex.join([sys.executable, "-m", "kernelmark"])
+    return "kmark"
+
+
+def extended(command: str, arguments: Sequence[str]) -> str:
+    """Return a command with `arguments` appended."""
+    return f"{command} {shlex.join(arguments)}" if arguments else command
+
+
+@contextlib.contextmanager
+def kept_by(arguments: Sequence[str], store: str | None = None) -> Iterator[None]:
+    """Suggest the command to regenerate a file that cannot be written; () if not stored."""
+    try:
+        yield
+    except UsageError as error:
+        command = shlex.join(["kmark", *arguments, *store_words(store)])
+        again = f"to write it again: {command}" if arguments else "nothing is stored: measure again"
+        raise UsageError(error.message, hint=f"make room or name another file; {again}") from None
+
+
 _COMMAND = re.compile(r"(.*?)(?:(?<=: )(kmark [^:]*))?", re.DOTALL)
 # The space between a number and its unit, where lines must not break.
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|×|[nmµ]?s|min|h)(?!\w))")
@@ -31,21 +107,21 @@ _BAR, _LEAST_NAME = 12, 12  # columns of a progress bar, and of its description
 _STYLES = {"title": "italic", "head": "bold", "name": "cyan"}
 
 
-def check_writable(place: str) -> None:
+def check_writable(file_name: str) -> None:
     """Refuse a file that cannot be written before anything is measured."""
-    if place == "-":
+    if file_name == "-":
         return
-    path = Path(place)
+    path = Path(file_name)
     if path.is_dir():
-        raise UsageError(f"{place} is a folder, not a file", hint="give a file name, or -")
+        raise UsageError(f"{file_name} is a folder, not a file", hint="give a file name, or -")
     if not path.parent.is_dir():
         raise UsageError(
-            f"{place} cannot be written: there is no folder {path.parent}",
+            f"{file_name} cannot be written: there is no folder {path.parent}",
             hint=f"make it: mkdir -p {shlex.quote(str(path.parent))}",
         )
     hint = "name another file, or - for stdout"
     if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise UsageError(_refused(place, "permission denied"), hint=hint)
+        raise UsageError(_refused(file_name, "permission denied"), hint=hint)
     if path.exists() and not path.is_file():  # /dev/stdout, a named pipe
         return
     import tempfile  # imported late: only needed with output files
@@ -55,33 +131,34 @@ def check_writable(place: str) -> None:
         with tempfile.NamedTemporaryFile(dir=path.resolve().parent, prefix=".kmark."):
             pass
     except OSError as error:
-        raise UsageError(_refused(place, error.strerror or str(error)), hint=hint) from None
+        raise UsageError(_refused(file_name, error.strerror or str(error)), hint=hint) from None
 
 
-def write(place: str, text: str) -> None:
+def write(file_name: str, text: str) -> None:
     """Write `text` to stdout for `-`, else to a file, atomically."""
     try:
-        _write(place, text)
+        _write(file_name, text)
     except BrokenPipeError:
         raise
     except OSError as error:
-        if place == "-":
+        if file_name == "-":
             silenced(sys.stdout)
-        raise _unwritable("stdout" if place == "-" else place, error) from None
+        raise _unwritable("stdout" if file_name == "-" else file_name, error) from None
 
 
-def _write(place: str, text: str) -> None:
-    if place == "-":
-        sys.stdout.write(text)
+def _write(file_name: str, text: str) -> None:
+    if file_name == "-":
+        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
         sys.stdout.flush()
         return
-    path = Path(place)
+    path = Path(file_name)
     if not path.is_file() and path.exists():  # /dev/stdout, a named pipe
-        path.write_text(text, encoding="utf-8")
+        path.write_text(text, encoding="utf-8", errors="replace")
         return
     from kernelmark.core.files import write_whole
 
-    write_whole(path, text.encode())
+    write_whole(path, text.encode(errors="replace"))
 
 
 def flush() -> None:
@@ -89,14 +166,14 @@ def flush() -> None:
     write("-", "")
 
 
-def _refused(place: str, error: str) -> str:
-    return f"{place} cannot be written: {error}"
+def _refused(file_name: str, error: str) -> str:
+    return f"{file_name} cannot be written: {error}"
 
 
-def _unwritable(place: str, error: OSError) -> UsageError:
+def _unwritable(file_name: str, error: OSError) -> UsageError:
     """Return an error that names the requested path, not the temporary file."""
     return UsageError(
-        _refused(place, error.strerror or str(error)),
+        _refused(file_name, error.strerror or str(error)),
         hint="make room or name another file; 'kmark export' writes a stored run again",
     )
 
@@ -133,25 +210,25 @@ def folded(text: str, width: int) -> str:
 def _folded(line: str, width: int) -> str:
     if len(line) <= width or line.startswith(" "):
         return line
-    words, command = _COMMAND.fullmatch(line).groups()  # type: ignore[union-attr]
+    sentence, command = _COMMAND.fullmatch(line).groups()  # type: ignore[union-attr]
     whole = textwrap.wrap(
-        _UNIT.sub("\u00a0", words),
+        _UNIT.sub("\u00a0", sentence),
         width,
         subsequent_indent="  ",
         break_long_words=False,
         break_on_hyphens=False,
     )
-    made = [line.replace("\u00a0", " ") for line in whole]
-    if command and (not made or len(made[-1]) + 1 + len(command) > width):
-        return "\n".join([*made, f"  {command}"])
-    return "\n".join([*made[:-1], " ".join(filter(None, (made[-1], command)))])
+    lines = [line.replace("\u00a0", " ") for line in whole]
+    if command and (not lines or len(lines[-1]) + 1 + len(command) > width):
+        return "\n".join([*lines, f"  {command}"])
+    return "\n".join([*lines[:-1], " ".join(filter(None, (lines[-1], command)))])
 
 
 def _width() -> int:
     """Return the width of the terminal at stderr."""
     with contextlib.suppress(ValueError):
-        if (given := int(os.environ.get("COLUMNS", "0"))) > 0:
-            return given
+        if (columns := int(os.environ.get("COLUMNS", "0"))) > 0:
+            return columns
     with contextlib.suppress(OSError, ValueError, AttributeError):
         return os.get_terminal_size(sys.stderr.fileno()).columns or 80
     return 80
@@ -172,10 +249,10 @@ def put(text: str) -> None:
 _all_columns = False
 
 
-def show_all_columns(asked: bool) -> None:
+def show_all_columns(enabled: bool) -> None:
     """Set whether tables ignore the width of the terminal (`--wide`)."""
     global _all_columns
-    _all_columns = asked
+    _all_columns = enabled
 
 
 def put_table(table: Table, *, styles: Sequence[str] = ()) -> None:
@@ -190,8 +267,8 @@ def put_table(table: Table, *, styles: Sequence[str] = ()) -> None:
     drawn = console()
     for line in draw(table, math.inf if _all_columns else drawn.width):
         style = styles[line.row] if styles and line.kind == "row" else ""
-        made = Text(line.text, style=_STYLES.get(line.kind, style))
-        drawn.print(made, soft_wrap=True)
+        styled = Text(line.text, style=_STYLES.get(line.kind, style))
+        drawn.print(styled, soft_wrap=True)
 
 
 def put_tables(tables: Iterable[Table]) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kernelmark.cli.output import fancy, progress_bar, say, say_above
 from kernelmark.core.units import duration_text
 from kernelmark.report.names import short
-from kernelmark.report.progress import ProgressLines, outcome, say_other
+from kernelmark.report.summary import NotebookBar, ProgressLines, in_notebook, outcome, say_other
 from kernelmark.runners import events as e
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def reporter(plan: Plan | None, *, quiet: bool) -> Iterator[OnEvent]:
         with progress_bar() as bar:
             yield _ignoring_lost_terminal(Drawn(bar, len(plan.cases) if plan else 0))
     else:
-        yield ProgressLines(say)
+        yield NotebookBar() if in_notebook() else ProgressLines(say)
 
 
 class CaseClock:

@@ -1,4 +1,9 @@
-"""Steps in the series of a case over runs, and whether the newest point fits the level.
+"""Steps in the series of a case over runs, and whether the newest point fits the last good level.
+
+A regression is open until it is measured good again or accepted. A failure is open if the kernel
+ever worked. A slowdown is fresh while the newest point is outside the range that its level expects.
+Once a step proves it, or a confirmed regression is stored, the newest point is compared with the
+best level until then, however long ago that was.
 
 Detection has two stages. The screen here is cheap and covers every series of every run; what it
 flags is confirmed by paired rounds (`kmark ab`), which cost many runs and decide.
@@ -19,13 +24,13 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from kernelmark.compare.verdicts import HELD, Audit
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Measurement, Mode, Run, Status, is_wide
-from kernelmark.core.units import time_text, value_text
-from kernelmark.core.verdict import VerdictStatus
+from kernelmark.core.units import NOISY, time_text, value_text
+from kernelmark.core.verdict import Mark, MarkKind, VerdictStatus
 from kernelmark.stats.changepoint import change_points
-from kernelmark.stats.estimators import mad, quantile, t_quantile
-from kernelmark.stats.modes import mean_of
+from kernelmark.stats.interval import mad, mean_of, quantile, t_quantile
 
 MIN_EFFECT = 0.02
 SCREEN_ALPHA = 0.01
@@ -38,6 +43,13 @@ _WILD = 0.03  # fraction of points that may be outliers on either side
 _RECENT = 10  # runs; some series are measured only in every other run
 # The most points that may have left a level before a step can be proven.
 _MOST_GONE = 8
+# By how much a point of the present level may be faster than the newest one.
+_PRESENT = 0.03
+# The first nights of a series: the fewest points, and by what fraction, and how many times their
+# range, a further point must be outside it. On a steady GPU no noise is that large.
+_FEW_POINTS = 2
+_FEW_EFFECT = 0.1
+_FEW_RANGES = 3.0
 
 
 class Point(Protocol):
@@ -90,7 +102,10 @@ class Screen:
     """The newest point compared with the level before it. `status` is slower, faster, same, broken
     or fixed; with too few points new, or unsure if many points failed. `low_s` and `high_s` bound
     the expected range. `ratio` is relative to the median of the level's `runs` points; `gone`
-    counts the points before the newest that have left the level in the same direction."""
+    counts the points before the newest that have left the level in the same direction.
+
+    If a step or a stored mark proves the regression, or if the newest point failed, `since` is the
+    first run of that state, `before` the last good run, and the level is the last good one."""
 
     status: VerdictStatus
     reason: Reason
@@ -99,22 +114,33 @@ class Screen:
     high_s: float | None = None
     runs: int = 0
     gone: int = 0
+    before: str = ""
+    since: str = ""
 
     @property
     def flagged(self) -> bool:
         return self.status in (VerdictStatus.SLOWER, VerdictStatus.FASTER)
 
+    @property
+    def fresh(self) -> bool:
+        """Whether the newest point left its level, rather than stayed at a level that is bad."""
+        return self.flagged and not self.since
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Story:
-    """A series with its steps and screen. `held` is why the alarm of its newest point is
-    suppressed."""
+    """A series with its steps, marks and screen. `held` is why the alarm of its newest point is
+    suppressed, `accepted` the acceptance without which there would be an alarm, `confirmed` the
+    mark of the open regression if it was measured again."""
 
     series: str
     points: tuple[Point, ...]
     steps: tuple[SeriesStep, ...]
     screen: Screen
+    marks: tuple[Mark, ...] = ()
     held: str = ""
+    accepted: Mark | None = None
+    confirmed: Mark | None = None
 
     @property
     def problem(self) -> str:
@@ -128,10 +154,32 @@ class Story:
     @property
     def change(self) -> tuple[str, str]:
         """The last run before the newest point's state began, and the first run with it."""
+        if self.screen.since:
+            return self.screen.before, self.screen.since
         timed = [i for i, p in enumerate(self.points) if p.status is Status.OK and judged_s(p)]
         gone = self.screen.gone
         first = timed[-1 - gone] if gone else len(self.points) - 1
         return self.points[max(first - 1, 0)].run_id, self.points[first].run_id
+
+    @property
+    def first_failure(self) -> Point:
+        """The first point of the failures that end the series."""
+        first = len(self.points) - 1
+        while first and self.points[first - 1].status is not Status.OK:
+            first -= 1
+        return self.points[first]
+
+    @property
+    def present_level(self) -> Point:
+        """The first of the newest points that are about as slow as the newest one."""
+        timed = _timed(self.points)
+        sign = -1.0 if self.newest.metric and self.newest.better == "higher" else 1.0
+        newest, first = timed[-1][1], len(timed) - 1
+        least = math.log1p(_PRESENT)
+        while first and sign * math.log(newest / timed[first - 1][1]) <= least:
+            first -= 1
+        starts = [i for i, (p, _) in enumerate(timed) if p.run_id == self.change[1]]
+        return timed[max(first, *starts, 0)][0]
 
     @property
     def since_before(self) -> float | None:
@@ -143,7 +191,12 @@ class Story:
     @property
     def alarm(self) -> bool:
         """Whether the newest point needs confirmation or is broken, and is not suppressed."""
-        return not self.held and (self.screen.flagged or self.screen.status is VerdictStatus.BROKEN)
+        return not self.held and (self.screen.flagged or self.is_regression)
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether the newest point is slower or broken."""
+        return self.screen.status in (VerdictStatus.SLOWER, VerdictStatus.BROKEN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,10 +221,13 @@ class History:
 
     @property
     def alarms(self) -> list[Story]:
-        """Series whose newest point needs confirmation or is broken, without series that no recent
-        run has measured."""
+        """Open regressions, and series that a recent run measured as faster."""
         recent = {run.id for run in self.runs[-_RECENT:]}
-        return [item for item in self.stories if item.alarm and item.newest.run_id in recent]
+        return [
+            item
+            for item in self.stories
+            if item.alarm and (item.is_regression or item.newest.run_id in recent)
+        ]
 
 
 def judged_s(point: Point) -> float | None:
@@ -198,28 +254,43 @@ def _why_not_judged(point: Point) -> Reason | None:
     low_s, high_s = point.low_s, point.high_s
     if point.doubt is not None or low_s is None or high_s is None or not is_wide(low_s, high_s):
         return point.doubt
-    return Reason(f"unreliable: its interval goes from {time_text(low_s)} to {time_text(high_s)}")
+    return Reason(f"unreliable: its interval is {NOISY}")
 
 
-def stories(points: Iterable[Point], *, min_effect: float = MIN_EFFECT) -> list[Story]:
+Marks = Mapping[str, Sequence[Mark]]
+_NO_MARKS: Marks = FrozenDict()
+
+
+def stories(
+    points: Iterable[Point], *, min_effect: float = MIN_EFFECT, marks: Marks = _NO_MARKS
+) -> list[Story]:
     """Return each series with its steps and its screen; `points` are in chronological order."""
-    found: dict[str, list[Point]] = {}
+    points_by_series: dict[str, list[Point]] = {}
     for point in points:
-        found.setdefault(point.series, []).append(point)
-    return [story(item, min_effect=min_effect) for item in found.values()]
+        points_by_series.setdefault(point.series, []).append(point)
+    return [
+        story(item, min_effect=min_effect, marks=marks.get(series, ()))
+        for series, item in points_by_series.items()
+    ]
 
 
-def story(points: Sequence[Point], *, min_effect: float = MIN_EFFECT) -> Story:
+def story(
+    points: Sequence[Point], *, min_effect: float = MIN_EFFECT, marks: Sequence[Mark] = ()
+) -> Story:
     """Return one series, oldest point first. If a run has several results, on devices of one kind,
     the median one counts; a failure takes precedence."""
     points = [_middle(list(group)) for _, group in itertools.groupby(points, lambda p: p.run_id)]
     timed = _timed(points)
-    logs = [math.log(time_s) for _, time_s in timed]
-    steps = change_points(logs, min_effect=math.log1p(min_effect))
-    screen = _screened(points, _levels(logs, [step.index for step in steps]), min_effect)
-    screen = _screen_metric(screen, points[-1]) if points[-1].metric else screen
-    before = [point for point, _ in timed[steps[-1].index if steps else 0 : -1]]
-    return Story(
+    steps = change_points([math.log(t) for _, t in timed], min_effect=math.log1p(min_effect))
+    judged = _Judged(points, timed, [step.index for step in steps], marks, min_effect)
+    screen = judged.screen()
+    accepted = judged.accepted
+    if accepted is not None:
+        rest = [mark for mark in marks if mark is not accepted]
+        other = _Judged(points, timed, [step.index for step in steps], rest, min_effect).screen()
+        accepted = accepted if other.status in _WORSE and screen.status not in _WORSE else None
+    confirmed = judged.regressed
+    judged_story = Story(
         series=points[0].series,
         points=tuple(points),
         steps=tuple(
@@ -232,8 +303,217 @@ def story(points: Sequence[Point], *, min_effect: float = MIN_EFFECT) -> Story:
             )
             for step in steps
         ),
-        screen=_by_modes(screen, points[-1], before[: len(before) - screen.gone]),
+        screen=screen,
+        marks=tuple(marks),
+        accepted=accepted,
     )
+    is_open = (
+        confirmed is not None
+        and judged_story.is_regression
+        and confirmed.run_id == judged_story.change[1]
+    )
+    return replace(judged_story, confirmed=confirmed) if is_open else judged_story
+
+
+_WORSE = (VerdictStatus.SLOWER, VerdictStatus.BROKEN)
+
+
+class _Judged:
+    """The points of a series, split into levels by its steps and its marks."""
+
+    def __init__(
+        self,
+        points: Sequence[Point],
+        timed: Sequence[tuple[Point, float]],
+        steps: Sequence[int],
+        marks: Sequence[Mark],
+        min_effect: float,
+    ) -> None:
+        self._points, self._timed, self._min_effect = points, timed, min_effect
+        by_kind = {mark.kind: mark for mark in marks}
+        self.accepted = by_kind.get(MarkKind.ACCEPTED)
+        self.regressed = by_kind.get(MarkKind.REGRESSED)
+        if self.accepted and self.regressed and self.regressed.started <= self.accepted.started:
+            self.regressed = None
+        newest = points[-1]
+        refuted = by_kind.get(MarkKind.REFUTED)
+        self._refuted = refuted is not None and refuted.run_id == newest.run_id
+        # Of a metric that has no better direction, no level is good or bad.
+        self._direction = (
+            {"higher": -1.0, "": 0.0}.get(newest.better, 1.0) if newest.metric else 1.0
+        )
+        self._logs = [math.log(time_s) for _, time_s in timed]
+        firsts = [self._first_of(mark) for mark in (self.accepted, self.regressed)]
+        self._starts = sorted({*steps, *(first for first in firsts if 0 < first < len(timed))})
+
+    def _first_of(self, mark: Mark | None) -> int:
+        """Return the index of the first timed point since a slowdown's mark; 0 without one."""
+        if mark is None or mark.state != VerdictStatus.SLOWER:
+            return 0
+        return sum(point.started < mark.started for point, _ in self._timed)
+
+    def screen(self) -> Screen:
+        """Return the newest point against its level, or against the last good one if that is
+        another."""
+        newest = self._points[-1]
+        if newest.status is not Status.OK or not judged_s(newest):
+            return self._failed()
+        repaired = len(self._points) > 1 and self._points[-2].status is not Status.OK
+        fixed = Screen(
+            status=VerdictStatus.FIXED,
+            reason=_failed_before(self._points[-2]) if repaired else Reason(""),
+        )
+        doubt = None if newest.metric else _why_not_judged(newest)
+        if doubt is None:
+            screen = self._regression() or self._against_level()
+            if self._refuted and screen.fresh:
+                reason = Reason(f"looked {screen.status.value}; measured again, not confirmed")
+                screen = replace(screen, status=VerdictStatus.UNSURE, reason=reason)
+        else:
+            screen = self._unreliable(doubt)
+        return fixed if repaired and screen.status is not VerdictStatus.SLOWER else screen
+
+    def _failed(self) -> Screen:
+        """Return the screen of a failure: broken if the kernel ever worked."""
+        newest = self._points[-1]
+        worked = [i for i, point in enumerate(self._points) if point.status is Status.OK]
+        last = worked[-1] if worked else -1
+        reason, mark = _failed(newest), self.accepted
+        if (
+            mark is not None
+            and mark.state == newest.status.value
+            and (last < 0 or self._points[last].started < mark.started)
+        ):
+            return Screen(status=VerdictStatus.IGNORED, reason=reason)
+        regressed = self.regressed
+        if regressed is not None and regressed.state == VerdictStatus.SLOWER:
+            regressed = None
+        if worked:
+            before, since = self._points[last].run_id, self._points[last + 1].run_id
+        elif regressed is not None:
+            before, since = regressed.before_id, regressed.run_id
+        else:
+            return Screen(status=VerdictStatus.IGNORED, reason=reason)
+        return Screen(status=VerdictStatus.BROKEN, reason=reason, before=before, since=since)
+
+    def _unreliable(self, doubt: Reason) -> Screen:
+        """Return the screen of a point that cannot be judged, which ends no regression."""
+        unsure = Screen(status=VerdictStatus.UNSURE, reason=doubt)
+        regressed, newest = self.regressed, judged_s(self._points[-1])
+        if not self._timed and regressed is not None and regressed.level and newest:
+            # No point of the series can be judged, but paired rounds confirmed the slowdown.
+            is_slow = newest > regressed.level * (1 + self._min_effect)
+            if regressed.state == VerdictStatus.SLOWER and is_slow:
+                return Screen(
+                    status=VerdictStatus.SLOWER,
+                    reason=Reason(f"the last good level is {time_text(regressed.level)}"),
+                    ratio=newest / regressed.level,
+                    before=regressed.before_id,
+                    since=regressed.run_id,
+                )
+        if not self._timed:
+            return unsure
+        last = self._regression() or self._against_level()
+        if last.status is not VerdictStatus.SLOWER or last.since:
+            return last if last.since else unsure
+        first = len(self._timed) - 1 - last.gone
+        before, since = (self._timed[max(i, 0)][0].run_id for i in (first - 1, first))
+        return replace(last, before=before, since=since)
+
+    def _against_level(self) -> Screen:
+        newest = self._timed[-1][0]
+        levels = _levels(self._logs, self._starts)
+        screen = _screened(self._points, levels, self._logs[-1], self._min_effect)
+        screen = _screen_metric(screen, newest) if newest.metric else screen
+        before = self._timed[self._starts[-1] if self._starts else 0 : -1]
+        return _by_modes(screen, newest, [p for p, _ in before[: len(before) - screen.gone]])
+
+    def _regression(self) -> Screen | None:
+        """Return the screen of a level that is worse than the best level until then; None if there
+        is none, or if the newest points are at the best level again."""
+        if not self._timed or not self._direction:
+            return None
+        worse = [self._direction * log for log in self._logs]
+        least = self._least(worse)
+        good, first = self._good(worse, least)
+        if first is None:
+            return None
+        # One noisy point at the good level is no repair: nothing measured since may be as good.
+        back = len(worse)
+        while back > first and worse[back - 1] <= good.median + least:
+            back -= 1
+        bad = worse[first:back]
+        if not bad or (back < len(worse) and max(worse[back:]) < min(bad)):
+            return None
+        log = worse[-1]
+        low = min(good.median - least, quantile(good.logs, _WILD) if good.logs else math.inf)
+        high = max(good.median + least, quantile(good.logs, 1 - _WILD) if good.logs else -math.inf)
+        bounds = sorted(math.exp(self._direction * bound) for bound in (low, high))
+        level = math.exp(self._direction * good.median)
+        newest = self._timed[-1][0]
+        text = value_text(level, newest.unit or "s")
+        screen = Screen(
+            status=VerdictStatus.SLOWER,
+            reason=Reason(f"the last good level is {text}"),
+            ratio=math.exp(self._direction * (log - good.median)),
+            low_s=bounds[0],
+            high_s=bounds[1],
+            runs=len(good.logs),
+            before=self._timed[first - 1][0].run_id if first else good.before_id,
+            since=self._timed[first][0].run_id if first or not good.since_id else good.since_id,
+        )
+        screen = _by_modes(screen, newest, [p for p, _ in self._timed[:first]])
+        return screen if screen.flagged else None
+
+    def _least(self, worse: Sequence[float]) -> float:
+        """Return by how much a level is worse. Paired rounds confirm smaller changes than history
+        sees: half of one that they confirmed is enough."""
+        least, regressed = math.log1p(self._min_effect), self.regressed
+        if regressed is None or regressed.state != VerdictStatus.SLOWER or not regressed.level:
+            return least
+        first = min(self._first_of(regressed), len(worse) - 1)
+        shift = worse[first] - self._direction * math.log(regressed.level)
+        return min(least, shift / 2) if shift > 0 else least
+
+    def _good(self, worse: Sequence[float], least: float) -> tuple[_Good, int | None]:
+        """Return the best level, and the index of the first point of the levels after it that are
+        all worse; None if the last level is not."""
+        good, first = _Good(median=math.inf), None
+        regressed = self.regressed
+        if (
+            regressed is not None
+            and regressed.state == VerdictStatus.SLOWER
+            and regressed.level
+            and self._first_of(regressed) == 0
+        ):
+            # The runs of the good level are no longer among the points.
+            median = self._direction * math.log(regressed.level)
+            good = _Good(median=median, before_id=regressed.before_id, since_id=regressed.run_id)
+            first = 0
+        accepted = self._first_of(self.accepted)
+        for start, end in itertools.pairwise([0, *self._starts, len(worse)]):
+            if end <= accepted:
+                continue
+            # The newest point is part of no level, unless it is all there is of one.
+            logs = tuple(worse[start : min(end, len(worse) - 1)] or worse[start:end])
+            median = statistics.median(logs)
+            if median < good.median + least:
+                first = None
+                good = _Good(median=median, logs=logs) if median < good.median else good
+            elif first is None:
+                first = start
+        return good, first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Good:
+    """The best level: logarithms, negative where more is better. `before_id` and `since_id` are the
+    runs of the change if the level is known by a mark only."""
+
+    median: float
+    logs: tuple[float, ...] = ()
+    before_id: str = ""
+    since_id: str = ""
 
 
 def _timed(points: Sequence[Point]) -> list[tuple[Point, float]]:
@@ -246,34 +526,45 @@ def _timed(points: Sequence[Point]) -> list[tuple[Point, float]]:
     return judged[-_MOST_POINTS:]
 
 
-def hold(found: Sequence[Story], sentinels: Mapping[str, str]) -> tuple[list[Story], list[Reason]]:
+def hold(
+    judged_stories: Sequence[Story], sentinels: Mapping[str, str], marked_runs: Iterable[str] = ()
+) -> tuple[list[Story], list[Reason]]:
     """Suppress alarms where the machine itself changed. Return the stories, and the canaries that
     moved.
 
-    `sentinels` maps the series that are canaries to their problem keys. A canary moved in a run if
+    `sentinels` maps the series that are canaries to their problem keys; `marked_runs` are earlier
+    runs in which canaries moved. A canary moved in a run if
     every backend whose newest point is of that run was flagged in the same direction: then the
-    machine is the common cause. The alarms of that run are suppressed.
+    machine is the common cause. The alarms that began with it are suppressed, also later, when
+    steps prove both.
     """
     flags: dict[tuple[str, str], list[VerdictStatus]] = {}
-    for item in found:
+    began: dict[tuple[str, str], set[str]] = {}
+    for item in judged_stories:
         if item.series in sentinels:
             key = item.newest.run_id, sentinels[item.series]
-            flags.setdefault(key, []).append(item.screen.status)
+            status = item.screen.status if item.screen.fresh else VerdictStatus.SAME
+            flags.setdefault(key, []).append(status)
+            began.setdefault(key, set()).update((item.newest.run_id, item.change[1]))
     moved = {
         key: statuses[0]
         for key, statuses in flags.items()
         if len(set(statuses)) == 1 and statuses[0] in (VerdictStatus.SLOWER, VerdictStatus.FASTER)
     }
-    runs = {run_id for run_id, _ in moved}
-    newest = max(found, key=lambda entry: entry.newest.started).newest.run_id if found else ""
-    held = [
-        _suppress(entry, HELD) if entry.screen.flagged and entry.newest.run_id in runs else entry
-        for entry in found
+    runs = {run_id for key in moved for run_id in began[key]} | set(marked_runs)
+    newest = (
+        max(judged_stories, key=lambda entry: entry.newest.started).newest.run_id
+        if judged_stories
+        else ""
+    )
+    suppressed = [
+        replace(entry, held=HELD) if entry.screen.flagged and entry.change[1] in runs else entry
+        for entry in judged_stories
     ]
     reasons = [
         _change(key, status.value) for (run_id, key), status in moved.items() if run_id == newest
     ]
-    return held, reasons
+    return suppressed, reasons
 
 
 def _change(key: str, verdict: str) -> Reason:
@@ -282,12 +573,12 @@ def _change(key: str, verdict: str) -> Reason:
 
 
 def marked(
-    found: Sequence[Story], sentinels: Mapping[str, str], *, min_effect: float = MIN_EFFECT
+    judged_stories: Sequence[Story], sentinels: Mapping[str, str], *, min_effect: float = MIN_EFFECT
 ) -> dict[str, tuple[Reason, ...]]:
     """Return, by run, the canaries that have a step at the run or are an outlier among the runs
     around it; as in `hold`, every backend must agree in direction."""
     by_key: dict[str, list[Story]] = {}
-    for item in found:
+    for item in judged_stories:
         if item.series in sentinels:
             by_key.setdefault(sentinels[item.series], []).append(item)
     reasons: dict[str, list[Reason]] = {}
@@ -302,17 +593,17 @@ def marked(
     return {run_id: tuple(texts) for run_id, texts in reasons.items()}
 
 
-def _find_moves(one: Story, min_effect: float) -> dict[str, float]:
+def _find_moves(series_story: Story, min_effect: float) -> dict[str, float]:
     """Return the ratio by which the series moved, by run: its steps, and points outside the range
     expected from the rest of their level. The newest point is left to the screen."""
-    moves = {step.run_id: step.ratio for step in one.steps}
-    timed = [(point.run_id, time_s) for point, time_s in _timed(one.points)]
+    moves = {step.run_id: step.ratio for step in series_story.steps}
+    timed = [(point.run_id, time_s) for point, time_s in _timed(series_story.points)]
     places = [i for i, (run_id, _) in enumerate(timed) if run_id in moves]
     for a, b in itertools.pairwise([0, *places, len(timed)]):
         logs = [math.log(time_s) for _, time_s in timed[a:b]]
         for i, (run_id, _) in enumerate(timed[a:b]):
             rest = [*logs[:i], *logs[i + 1 :]]
-            if len(rest) < LEAST_POINTS or run_id in moves or run_id == one.newest.run_id:
+            if len(rest) < LEAST_POINTS or run_id in moves or run_id == series_story.newest.run_id:
                 continue
             # Divided over the points of a level, so that the level as a whole has SCREEN_ALPHA.
             alpha = SCREEN_ALPHA / len(logs)
@@ -324,12 +615,6 @@ def _find_moves(one: Story, min_effect: float) -> dict[str, float]:
 
 def _direction(ratio: float) -> str:
     return (VerdictStatus.SLOWER if ratio > 1 else VerdictStatus.FASTER).value
-
-
-def _suppress(one: Story, reason: str) -> Story:
-    return Story(
-        series=one.series, points=one.points, steps=one.steps, screen=one.screen, held=reason
-    )
 
 
 def _middle(points: Sequence[Point]) -> Point:
@@ -345,30 +630,34 @@ def _levels(logs: Sequence[float], starts: Sequence[int]) -> list[list[float]]:
 
 
 def _screened(
-    points: Sequence[Point], levels: Sequence[Sequence[float]], min_effect: float
+    points: Sequence[Point], levels: Sequence[Sequence[float]], log: float, min_effect: float
 ) -> Screen:
-    newest = points[-1]
-    judged = judged_s(newest)
-    if newest.status is not Status.OK or not judged:
-        if len(points) > 1 and points[-2].status is Status.OK:
-            return Screen(status=VerdictStatus.BROKEN, reason=_failed(newest))
-        return Screen(status=VerdictStatus.IGNORED, reason=_failed(newest))
-    if len(points) > 1 and points[-2].status is not Status.OK:
-        return Screen(status=VerdictStatus.FIXED, reason=_failed_before(points[-2]))
-    if not newest.metric and (doubt := _why_not_judged(newest)) is not None:
-        return Screen(status=VerdictStatus.UNSURE, reason=doubt)
-    level, log = levels[-1], math.log(judged)
+    """Return the newest point against its level."""
+    level = levels[-1]
     if len(level) >= LEAST_POINTS:
         gone = _count_departed(level, log, min_effect)
         kept = level[: len(level) - gone]
         return replace(_expected(log, kept, _Spread.of(kept), min_effect), gone=gone)
-    if len(levels) > 1:
+    if len(levels) > 1 and level:
         return _expected(log, level, _Spread.of(level, _shift_onto_newest(levels)), min_effect)
     many = len(points) > LEAST_POINTS
-    return Screen(
+    few = Screen(
         status=VerdictStatus.UNSURE if many else VerdictStatus.NEW,
         reason=Reason(f"{len(level)} points at this level, {LEAST_POINTS} are needed"),
+        ratio=math.exp(log - statistics.median(level)) if level else None,
+        runs=len(level),
     )
+    if len(level) < _FEW_POINTS:
+        return few
+    # Too few for a standard deviation: only what is far outside the range of all of them.
+    low, high = min(level), max(level)
+    margin = max(math.log1p(_FEW_EFFECT), _FEW_RANGES * (high - low))
+    if low - margin <= log <= high + margin:
+        return few
+    status = VerdictStatus.SLOWER if log > high else VerdictStatus.FASTER
+    low_s, high_s = math.exp(low - margin), math.exp(high + margin)
+    reason = Reason(f"expected {time_text(low_s)} to {time_text(high_s)}")
+    return replace(few, status=status, reason=reason, low_s=low_s, high_s=high_s)
 
 
 def _screen_metric(screen: Screen, newest: Point) -> Screen:
@@ -428,9 +717,11 @@ def _count_departed(level: Sequence[float], newest: float, min_effect: float) ->
 
 
 def _shift_onto_newest(levels: Sequence[Sequence[float]]) -> list[float]:
-    """Return the points of the level before the newest one, shifted onto it. Their spread stands in
+    """Return the points of a level before the newest one, shifted onto it. Their spread stands in
     for that of the newest level, which has too few points."""
-    older, level = levels[-2], levels[-1]
+    # A mark and a step that do not agree on a run leave a level of a point or two between them.
+    before = [older for older in levels[:-1] if len(older) >= LEAST_POINTS] or levels[:-1]
+    older, level = before[-1], levels[-1]
     shift = statistics.median(level) - statistics.median(older)
     return [point + shift for point in older]
 
@@ -451,7 +742,9 @@ class _Spread:
             moves = [abs(b - a) for a, b in itertools.pairwise(part)]
             if moves:
                 estimates += [mad(part, scaled=True), _NORMAL_MOVE * statistics.median(moves)]
-        return cls(sigma=max(estimates), dof=len(older or level) - 1, points=(*older, *level))
+        return cls(
+            sigma=max(estimates), dof=max(len(older or level) - 1, 1), points=(*older, *level)
+        )
 
 
 def _expected(

@@ -47,18 +47,18 @@ class Pair:
     @property
     def shown(self) -> Result:
         """The result that names the row: head's, or base's if head has none."""
-        found = self.head or self.base
-        if found is None:
+        side = self.head or self.base
+        if side is None:
             raise ValueError("a pair of nothing")
-        return found
+        return side
 
     @property
     def same_binary(self) -> bool:
         """Whether both sides ran the same binary, so that a difference is noise or the machine."""
         if self.base is None or self.head is None:
             return False
-        one, other = self.base.kernel.binary_hash, self.head.kernel.binary_hash
-        return bool(one) and one == other
+        base_hash, head_hash = self.base.kernel.binary_hash, self.head.kernel.binary_hash
+        return bool(base_hash) and base_hash == head_hash
 
     @property
     def multimodal(self) -> bool:
@@ -72,7 +72,7 @@ class Pair:
     def clocks_mhz(self) -> tuple[float, float] | None:
         """The core clocks of both sides; None unless both were measured."""
         sides = [side.measurement for side in (self.base, self.head) if side is not None]
-        clocks = [found.clock_mhz for found in sides if found is not None]
+        clocks = [result.clock_mhz for result in sides if result is not None]
         if len(clocks) != 2 or clocks[0] is None or clocks[1] is None:
             return None
         return clocks[0], clocks[1]
@@ -89,12 +89,12 @@ def pairs(base: Iterable[Result], head: Iterable[Result], *, by: By = "case") ->
     """
     sides = (list(base), list(head))
     if by == "problem":
-        found = tuple(_best(side) for side in sides)
+        best_sides = tuple(_best(side) for side in sides)
     else:
         devices = any(_several_devices(side) for side in sides)
-        found = tuple(_by_case(side, devices=devices) for side in sides)
+        best_sides = tuple(_by_case(side, devices=devices) for side in sides)
     once = set.intersection(*map(_unique_micros, sides))
-    named = [{_match_key(key, r, once): r for key, r in side.items()} for side in found]
+    named = [{_match_key(key, r, once): r for key, r in side.items()} for side in best_sides]
     keys = dict.fromkeys((*named[0], *named[1]))
     every = [Pair(base=named[0].get(key), head=named[1].get(key)) for key in keys]
     return [item for pair in every for item in _split_by_metric(pair)]
@@ -124,11 +124,11 @@ def _split_by_metric(pair: Pair) -> list[Pair]:
 
 def groups(measurement: Measurement, *, means: bool = False) -> list[list[float]]:
     """Return the block medians, or geometric means, of each process, in order, in seconds."""
-    found: dict[int, list[float]] = {}
+    times_by_process: dict[int, list[float]] = {}
     for block in measurement.blocks:
         time_s = statistics.geometric_mean(block.samples_s) if means else block.median_s
-        found.setdefault(block.process, []).append(time_s)
-    return list(found.values())
+        times_by_process.setdefault(block.process, []).append(time_s)
+    return list(times_by_process.values())
 
 
 def _several_devices(side: Sequence[Result]) -> bool:
@@ -137,11 +137,11 @@ def _several_devices(side: Sequence[Result]) -> bool:
 
 
 def _by_case(side: Sequence[Result], *, devices: bool) -> dict[Key, Result]:
-    found: dict[Key, list[Result]] = {}
+    results_by_case: dict[Key, list[Result]] = {}
     for result in side:
         key = (result.case.id, result.device if devices else "")
-        found.setdefault(key, []).append(result)
-    return {key: _join_processes(results) for key, results in found.items()}
+        results_by_case.setdefault(key, []).append(result)
+    return {key: _join_processes(results) for key, results in results_by_case.items()}
 
 
 def _join_processes(results: Sequence[Result]) -> Result:
@@ -166,12 +166,12 @@ def _join_processes(results: Sequence[Result]) -> Result:
 
 
 def _best(side: Sequence[Result]) -> dict[Key, Result]:
-    found: dict[Key, Result] = {}
+    best_by_key: dict[Key, Result] = {}
     for result in _by_case(side, devices=True).values():
         key = (result.case.problem.key, "")
-        if key not in found or _rank(result) < _rank(found[key]):
-            found[key] = result
-    return found
+        if key not in best_by_key or _rank(result) < _rank(best_by_key[key]):
+            best_by_key[key] = result
+    return best_by_key
 
 
 def _rank(result: Result) -> tuple[bool, bool, float]:

@@ -91,14 +91,14 @@ class Comparison:
     @property
     def counts(self) -> dict[VerdictStatus, int]:
         """The number of rows per verdict, without verdicts that do not occur."""
-        found = [row.status for row in self.rows]
-        return {status: found.count(status) for status in VerdictStatus if status in found}
+        statuses = [row.status for row in self.rows]
+        return {status: statuses.count(status) for status in VerdictStatus if status in statuses}
 
     @property
     def changed(self) -> list[ComparedRow]:
         """Rows that are neither same, unsure nor ignored, the worst first."""
-        found = [row for row in self.rows if row.status in CHANGES]
-        return sorted(found, key=lambda row: (CHANGES.index(row.status), -_size(row)))
+        changed_rows = [row for row in self.rows if row.status in CHANGES]
+        return sorted(changed_rows, key=lambda row: (CHANGES.index(row.status), -_size(row)))
 
     @property
     def environment(self) -> list[tuple[str, str, str]]:
@@ -120,17 +120,17 @@ def compare(
     Where a canary moved, alarms about times are suppressed, as in history, unless the rule opts
     out. Raise NothingToDo if the runs have no case in common.
     """
-    found = pairs(base.results, head.results, by=by)
-    if not any(pair.base and pair.head for pair in found):
+    matched_pairs = pairs(base.results, head.results, by=by)
+    if not any(pair.base and pair.head for pair in matched_pairs):
         raise NothingToDo(
             f"runs {base.run.id} and {head.run.id} have nothing in common",
             hint=_explain_mismatch(base, head),
         )
-    judged = rule.judge(found)
+    judged = rule.judge(matched_pairs)
     ids = base.run.id, head.run.id
     rows = tuple(
         ComparedRow(number=number, pair=pair, judgement=judgement, runs=ids)
-        for number, (pair, judgement) in enumerate(zip(found, judged, strict=True), 1)
+        for number, (pair, judgement) in enumerate(zip(matched_pairs, judged, strict=True), 1)
     )
     seen = moved(rows, sentinels)
     return Comparison(
@@ -140,7 +140,7 @@ def compare(
         settings=rule.settings,
         rows=tuple(_suppress(row, rule) for row in rows) if seen else rows,
         moved=tuple(seen),
-        notes=tuple(rule.notes(found)),
+        notes=tuple(rule.notes(matched_pairs)),
     )
 
 
@@ -156,16 +156,21 @@ def moved(rows: Sequence[ComparedRow], sentinels: Sequence[str]) -> list[Reason]
     A canary moved if every backend that ran it changed in the same direction: then the machine is
     the common cause. With one backend alone, that backend may have changed.
     """
-    wanted = set(sentinels)
+    sentinel_keys = set(sentinels)
     directions: dict[str, list[VerdictStatus]] = {}
     for row in rows:
         key = row.pair.shown.case.problem.key
-        if key in wanted and row.pair.base is not None and row.pair.head is not None:
+        if key in sentinel_keys and row.pair.base is not None and row.pair.head is not None:
             directions.setdefault(key, []).append(row.status)
     return [
-        Reason(f"{key}: {found[0].value}", "canary-change", problem=key, verdict=found[0].value)
-        for key, found in directions.items()
-        if len(set(found)) == 1 and found[0] in ALARMS
+        Reason(
+            f"{key}: {moved_rows[0].value}",
+            "canary-change",
+            problem=key,
+            verdict=moved_rows[0].value,
+        )
+        for key, moved_rows in directions.items()
+        if len(set(moved_rows)) == 1 and moved_rows[0] in ALARMS
     ]
 
 

@@ -91,22 +91,24 @@ def to_document(value: object) -> dict[str, Json]:
 
 def from_document(document: Json, kind: type[T]) -> T:
     """Return the value of a document; the strict inverse of `to_document`."""
-    wanted = next(name for name, known in KINDS.items() if known is kind)
-    fields = open_envelope(document, wanted)
-    return cast(T, read(fields, kind, wanted))
+    kind_name = next(name for name, registered in KINDS.items() if registered is kind)
+    fields = open_envelope(document, kind_name)
+    return cast(T, read(fields, kind, kind_name))
 
 
-def open_envelope(document: Json, wanted: str) -> dict[str, Json]:
-    """Return a document's fields, after checking that it is of kind `wanted` and of a known
+def open_envelope(document: Json, kind_name: str) -> dict[str, Json]:
+    """Return a document's fields, after checking that it is of kind `kind_name` and of a known
     version."""
     if not isinstance(document, dict) or "kernelmark" not in document:
-        raise CodecError(f"not a kernelmark {wanted} document: no 'kernelmark' field")
-    if document["kernelmark"] != wanted:
-        raise CodecError(f"a kernelmark {document['kernelmark']!r} document, not a {wanted!r} one")
+        raise CodecError(f"not a kernelmark {kind_name} document: no 'kernelmark' field")
+    if document["kernelmark"] != kind_name:
+        raise CodecError(
+            f"a kernelmark {document['kernelmark']!r} document, not a {kind_name!r} one"
+        )
     version = document.get("version")
     if type(version) is not int or version != VERSION:
         raise CodecError(
-            f"{wanted}: version {version!r} is not known; this kernelmark reads {VERSION}",
+            f"{kind_name}: version {version!r} is not known; this kernelmark reads {VERSION}",
             hint="upgrade kernelmark, or export again with this version",
         )
     return {k: v for k, v in document.items() if k not in ("kernelmark", "version")}
@@ -123,9 +125,9 @@ def plain(value: Any) -> Json:
         optional = _optional(kind)
         fields = {}
         for field in dataclasses.fields(kind):
-            one = getattr(value, field.name)
-            if field.name not in optional or one != field.default:
-                fields[field.name] = plain(one)
+            field_value = getattr(value, field.name)
+            if field.name not in optional or field_value != field.default:
+                fields[field.name] = plain(field_value)
         coded = reason_documents({name: getattr(value, name) for name in _coded(kind)})
         return {**fields, REASONS: coded} if coded else fields
     if isinstance(value, StrEnum):
@@ -207,7 +209,7 @@ def _read_fields(value: Json, kind: type, where: str) -> Any:
     hints = _hints(kind)
     coded = value.get(REASONS, {}) if _coded(kind) else {}
     if coded:
-        value = {name: one for name, one in value.items() if name != REASONS}
+        value = {name: member for name, member in value.items() if name != REASONS}
     if not value.keys() <= hints.keys():
         raise CodecError(
             f"{where}: unknown field {min(value.keys() - hints.keys())!r}",
@@ -228,7 +230,7 @@ def _read_coded(document: Json, text: Any) -> Any:
         return read_reason(document, text)
     documents = document if isinstance(document, list) else []
     pairs = itertools.zip_longest(documents[: len(text)], text)
-    return tuple(read_reason(one, sentence) for one, sentence in pairs)
+    return tuple(read_reason(coded, sentence) for coded, sentence in pairs)
 
 
 def _built(where: str, make: Any) -> Any:
@@ -278,8 +280,8 @@ def _read_enum(value: Json, kind: type[StrEnum], where: str) -> StrEnum:
         raise CodecError(_not_one_of(where, value, kind)) from None
 
 
-def _not_one_of(where: str, value: Json, known: Iterable[object]) -> str:
-    return f"{where}: {value!r} is not one of {join_commas(known)}"
+def _not_one_of(where: str, value: Json, choices: Iterable[object]) -> str:
+    return f"{where}: {value!r} is not one of {join_commas(choices)}"
 
 
 _SCALARS = {int: "an integer", str: "a string", bool: "true or false"}
@@ -300,5 +302,5 @@ def _read_scalar(value: Json, hint: Any, where: str) -> Any:
 
 def _expect(condition: object, where: str, what: str, value: Json) -> None:
     if not condition:
-        found = repr(value)[:60]
-        raise CodecError(f"{where}: expected {what}, found {found}")
+        shown = repr(value)[:60]
+        raise CodecError(f"{where}: expected {what}, found {shown}")

@@ -71,34 +71,34 @@ def with_spreads(
 ) -> tuple[Metric, ...]:
     """Return the metrics; one without a spread gets that of its point: the row that has the value
     of the metric in a column of the same unit."""
-    made = []
+    completed = []
     for metric in metrics:
         if metric.spread is not None:
-            made.append(metric)
+            completed.append(metric)
             continue
         same_unit = [column.name for column in columns if column.unit == metric.unit]
-        found = [
+        unnamed = [
             float(spread)
             for row in rows
             if isinstance(spread := row.get("spread"), int | float)
             and any(row.get(name) == metric.value for name in same_unit)
         ]
-        made.append(dataclasses.replace(metric, spread=max(found, default=None)))
-    return tuple(made)
+        completed.append(dataclasses.replace(metric, spread=max(unnamed, default=None)))
+    return tuple(completed)
 
 
 def impossible(
     columns: Sequence[PointColumn], rows: Sequence[Mapping[str, Value]], metrics: Sequence[Metric]
 ) -> tuple[Reason, ...]:
     """Return a reason for each metric and each column with an impossible number."""
-    found = [reason for metric in metrics if (reason := _impossible_metric(metric))]
+    reasons = [reason for metric in metrics if (reason := _impossible_metric(metric))]
     for column in columns:
         values = [row.get(column.name) for row in rows]
         numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
         odd = [v for v in numbers if not 0 <= v <= sys.float_info.max]
         if odd:
             shown = str(odd[0])[:24]
-            found.append(
+            reasons.append(
                 Reason(
                     f"{column.name} is {shown} {column.unit}, which is no measurement",
                     "no-measurement",
@@ -108,8 +108,8 @@ def impossible(
                 )
             )
         elif column.limit is not None and numbers and max(numbers) > column.limit * MARGIN:
-            found.append(_beyond("above-physical", column, max(numbers), column.limit))
-    return tuple(found)
+            reasons.append(_beyond("above-physical", column, max(numbers), column.limit))
+    return tuple(reasons)
 
 
 def _impossible_metric(metric: Metric) -> Reason | None:

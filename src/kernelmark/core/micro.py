@@ -37,9 +37,9 @@ _OLD_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 
 def micro_case(benchmark: str, mode: str, parameters: Mapping[str, Value], threads: int) -> Case:
     """Return the case of a microbenchmark; `threads` is the number of CPU cores, 0 on a GPU."""
-    words = [benchmark.replace("-", "_"), f"mode={_word(mode)}"]
-    words += [f"{name.replace('-', '_')}={_word(value)}" for name, value in parameters.items()]
-    problem = parse_key(" ".join(words))
+    key_words = [benchmark.replace("-", "_"), f"mode={_word(mode)}"]
+    key_words += [f"{name.replace('-', '_')}={_word(value)}" for name, value in parameters.items()]
+    problem = parse_key(" ".join(key_words))
     return Case(problem=problem, backend=MICRO, timing=Timing(threads=threads))
 
 
@@ -59,8 +59,8 @@ def mode_of(problem: Problem) -> str:
 
 def parameters_of(problem: Problem) -> dict[str, Any]:
     """Return the parameters, without the mode."""
-    given = {**problem.dims, **problem.dtypes, **problem.options}
-    return {name: value for name, value in given.items() if name != "mode"}
+    values = {**problem.dims, **problem.dtypes, **problem.options}
+    return {name: value for name, value in values.items() if name != "mode"}
 
 
 def _word(value: Value) -> str:
@@ -88,18 +88,18 @@ def read_old(document: Any) -> ResultSet:
     from kernelmark.core import codec
 
     every = document if isinstance(document, list) else [document]
-    found = [upgraded(one, f"[{number}]") for number, one in enumerate(every)]
-    started = min(result.started for _, result in found)
-    text = "".join(codec.dumps(result) for _, result in found)
+    upgraded_results = [upgraded(item, f"[{number}]") for number, item in enumerate(every)]
+    started = min(result.started for _, result in upgraded_results)
+    text = "".join(codec.dumps(result) for _, result in upgraded_results)
     tail = hashlib.sha256(text.encode()).hexdigest()[:6]
     moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime(max(0.0, min(started, 2.0**33))))
-    return old_run(f"{moment}-{tail}", found)
+    return old_run(f"{moment}-{tail}", upgraded_results)
 
 
-def old_run(run_id: str, found: Iterable[tuple[Environment, Result]]) -> ResultSet:
+def old_run(run_id: str, environment_results: Iterable[tuple[Environment, Result]]) -> ResultSet:
     """Return a run for results that were stored without one; its environment is taken from
     them."""
-    environments, results = zip(*found, strict=True)
+    environments, results = zip(*environment_results, strict=True)
     devices = {d.name: d for environment in environments for d in environment.devices}
     ends = [result.started + result.cost.get("total", 0.0) for result in results]
     run = Run(
@@ -129,8 +129,8 @@ def upgraded(document: Any, where: str) -> tuple[Environment, Result]:
     parameters, threads, compilations = take("parameters"), take("threads"), take("compilations")
     host, model, driver = (str(take(field)) for field in ("host", "model", "driver"))
     if not _OLD_NAME.fullmatch(name) or not isinstance(parameters, dict):
-        given = str(parameters)[:40]
-        raise CodecError(f"{where}: {name[:40]!r} with {given} is no microbenchmark")
+        shown = str(parameters)[:40]
+        raise CodecError(f"{where}: {name[:40]!r} with {shown} is no microbenchmark")
     kind = device.partition(":")[0]
     cores = threads if kind == "cpu" and isinstance(threads, int) else 0
     try:

@@ -60,13 +60,13 @@ class Problem:
 
 def parse_key(text: str) -> Problem:
     """Return the problem of a key, as written; `ops.parse` also validates it."""
-    words = text.split()
-    if not words:
+    key_words = text.split()
+    if not key_words:
         raise ProblemError("an empty problem", hint="write: gemm m=512 n=512 k=512 a=f32 …")
     dims: dict[str, int] = {}
     dtypes: dict[str, str] = {}
     options: dict[str, Option] = {}
-    for word in words[1:]:
+    for word in key_words[1:]:
         name, equals, value = word.partition("=")
         if not equals or not value:
             raise ProblemError(f"{word!r} in the problem is not name=value")
@@ -79,7 +79,7 @@ def parse_key(text: str) -> Problem:
             dims[name] = parsed
         else:
             options[name] = parsed
-    return Problem(op=words[0], dims=dims, dtypes=dtypes, options=options)
+    return Problem(op=key_words[0], dims=dims, dtypes=dtypes, options=options)
 
 
 def parse_value(text: str) -> int | Option:
@@ -98,11 +98,11 @@ def parse_value(text: str) -> int | Option:
 
 
 def _key_text(problem: Problem) -> str:
-    words = [problem.op]
-    words += [f"{name}={value}" for name, value in problem.dims.items()]
-    words += [f"{name}={value}" for name, value in problem.dtypes.items()]
-    words += [f"{name}={_option_text(value)}" for name, value in problem.options.items()]
-    return " ".join(words)
+    key_words = [problem.op]
+    key_words += [f"{name}={value}" for name, value in problem.dims.items()]
+    key_words += [f"{name}={value}" for name, value in problem.dtypes.items()]
+    key_words += [f"{name}={_option_text(value)}" for name, value in problem.options.items()]
+    return " ".join(key_words)
 
 
 def _option_text(value: Option) -> str:

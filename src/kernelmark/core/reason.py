@@ -44,6 +44,7 @@ CODES = {
     "few-blocks": "fewer blocks than required: not ranked",
     "blocks-disagree": "blocks differ too much: not ranked",
     "audited-slower": "an audited block took longer than the median: not ranked",
+    "data-dependent": "the time depends on the values of the inputs",
     "fixed-cost": "samples include a replay's fixed cost",
     "cache-evicted": "the cache was evicted before each sample instead of rotated",
     "not-cross-checked": "the profiler could not check the time",
@@ -208,8 +209,8 @@ def failed_checks(findings: Sequence[Reason], more: int = 0) -> Reason:
     """Return the reason of an output that failed checks, `more` of which are not in `findings`."""
     if not findings:
         return NO_REASON
-    others = [f"and {counted(more, 'more failed check')}"] if more else []
-    sentence = "; ".join([*findings, *others])
+    rest = [f"and {counted(more, 'more failed check')}"] if more else []
+    sentence = "; ".join([*findings, *rest])
     return Reason(sentence, "check-failed", findings=tuple(findings), more=more)
 
 

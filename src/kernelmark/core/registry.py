@@ -25,9 +25,10 @@ T = TypeVar("T")
 class Registry(Generic[T]):
     """The objects of one kind: `Registry("kernelmark.backends", "backend")`."""
 
-    def __init__(self, package: str, attribute: str) -> None:
+    def __init__(self, package: str, attribute: str, *, advice: str = "") -> None:
         self.package = package
         self.attribute = attribute
+        self._advice = advice  # the end of the hint for an unknown name
         self._loaded: dict[str, T] = {}
 
     @cached_property
@@ -72,7 +73,8 @@ class Registry(Generic[T]):
         close = self.closest(name)
         meant = f"did you mean {close}? " if close else ""
         raise UsageError(
-            f"unknown {self.attribute} {name!r}", hint=f"{meant}known: {', '.join(self.names())}"
+            f"unknown {self.attribute} {name!r}",
+            hint=f"{meant}known: {', '.join(self.names())}{self._advice}",
         )
 
     def closest(self, name: str) -> str:

@@ -1,29 +1,36 @@
-"""Case, Measurement, Check, Result and Run: what is measured, and what is stored."""
+"""Case, Space, Measurement, Check, Result and Run: what is measured, and what is stored.
+`check_results` checks numbers from files, so that a damaged or crafted file cannot make an
+impossible result.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import html
+import itertools
 import json
 import math
 import statistics
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from kernelmark.core.environment import Environment
-from kernelmark.core.errors import UsageError
+from kernelmark.core.errors import CodecError, UsageError
 from kernelmark.core.immutable import OPTIONAL as OPTIONAL
 from kernelmark.core.immutable import FrozenDict, computed_once
 from kernelmark.core.metric import Metric, PointColumn, Roof, Value, impossible
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import NO_REASON, Reason, prefixed
-from kernelmark.core.timing import Timing
+from kernelmark.core.timing import MOST_S, Timing
 from kernelmark.core.units import plain_number, time_text, width_text
 
 ConfigValue = str | int | float | bool
 Config = Mapping[str, ConfigValue]
-# Codes of warnings that make a median unreliable: it is shown with a mark, and not ranked.
+# Codes of warnings that make a median unreliable: it is shown with a mark, and not ranked. A
+# warning of another code does so by its field `unreliable`.
 UNRELIABLE = ("few-blocks", "blocks-disagree", "audited-slower")
 # Blocks disagree if the interval of their median spans this factor: the median may then lie
 # between two modes, at a time that no launch took.
@@ -228,7 +235,9 @@ class Measurement(_MedianMemory):
     @property
     def doubt(self) -> Reason | None:
         """Why the median is unreliable; None if it is reliable."""
-        return next((warning for warning in self.warnings if warning.code in UNRELIABLE), None)
+        return next(
+            (w for w in self.warnings if w.code in UNRELIABLE or w.fields.get("unreliable")), None
+        )
 
     @property
     def launch_bound(self) -> bool:
@@ -256,7 +265,7 @@ class Fault(StrEnum):
     PROJECTION = "projection"  # projections of rows differ from the reference
     INPUTS = "inputs"  # inputs were modified
     STRAY = "stray"  # the output of another argument set was written
-    LESS_WORK = "less-work"  # launches on rewritten inputs take clearly longer than timed ones
+    LESS_WORK = "less-work"  # launches on new inputs take longer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,8 +274,8 @@ class Check:
 
     `worst` is the largest error in units of its tolerance: above 1 the result is wrong. `rows` is
     the number of output rows that a random projection checked. `fresh_ratio` is the time of
-    launches in the audit, with rewritten inputs and poisoned outputs, divided by that of the timed
-    launches; None if it was not measured. `faults` are the codes of all checks that failed.
+    launches on new inputs divided by that of launches on unchanged ones, in the audit; None if it
+    was not measured. `faults` are the codes of all checks that failed.
     """
 
     positions: int
@@ -307,13 +316,14 @@ class KernelInfo:
         object.__setattr__(self, "configs", FrozenDict(self.configs))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Result:
     """The outcome of a case, failed or not.
 
     `measurement` has the times, `check` the verification of the output, `kernel` what ran, `error`
     the reason of a failure. `flops` and `bytes` are the work of one launch. `cost` holds wall-clock
-    seconds by phase (compile, inputs, warmup, timed, check, total).
+    seconds by phase (compile, inputs, warmup, timed, check, total). Cases that were measured by
+    turns have the same `started`.
 
     A microbenchmark has `metrics` instead of a measurement; `rows` are the points that these are
     computed from, described by `columns`, and `trace` holds clock, power and temperature during the
@@ -353,25 +363,55 @@ class Result:
             for column, value in row.items():
                 if isinstance(value, float) and not math.isfinite(value):
                     raise UsageError(f"{name}: {column} is {value}; leave it out instead")
-        found = impossible(self.columns, self.rows, self.metrics)
-        if self.status is Status.OK and found:
-            raise UsageError(prefixed(found[0], f"{name}: "))
+        reasons = impossible(self.columns, self.rows, self.metrics)
+        if self.status is Status.OK and reasons:
+            raise UsageError(prefixed(reasons[0], f"{name}: "))
 
     def __str__(self) -> str:
         """Return one line: the problem, the backend, the median with its ±, and the status."""
-        words = [f"{self.case.problem.key} by {self.case.backend}:"]
+        parts = [f"{self.case.problem.key} by {self.case.backend}:"]
         if measured := self.measurement:
             width = width_text(measured.rel_half_width)
-            words.append(f"{time_text(measured.median_s)} ± {width},")
-        return " ".join([*words, self.status.value])
+            parts.append(f"{time_text(measured.median_s)} ± {width},")
+        return " ".join([*parts, self.status.value])
+
+    def __repr__(self) -> str:
+        return f"<Result: {self}>"
+
+    def _repr_html_(self) -> str:
+        measured = self.measurement
+        width = width_text(measured.rel_half_width) if measured else ""
+        facts = {
+            "problem": self.case.problem.key,
+            "backend": self.case.backend,
+            "device": f"{self.device} {self.arch}",
+            "status": self.status.value + (f": {self.why}" if self.why else ""),
+            "median": f"{time_text(measured.median_s)} ± {width}" if measured else "",
+            "samples": f"{measured.samples} in {len(measured.blocks)} blocks" if measured else "",
+            "warnings": "; ".join(map(str, measured.warnings)) if measured else "",
+            "metrics": "; ".join(f"{m.name} {m.value:.4g} {m.unit}" for m in self.headlines),
+        }
+        rows = (
+            f"<tr><th>{name}</th><td style='text-align:left'>{html.escape(text)}</td></tr>"
+            for name, text in facts.items()
+            if text
+        )
+        return f"<table>{''.join(rows)}</table>"
+
+    @property
+    def median_s(self) -> float | None:
+        """The median time of a launch; None without a measurement."""
+        return self.measurement.median_s if self.measurement else None
 
     def metric(self, name: str) -> Metric:
         """Return the metric called `name`; raise a UsageError that lists the known ones."""
         for metric in self.metrics:
             if metric.name == name:
                 return metric
-        known = ", ".join(metric.name for metric in self.metrics)
-        raise UsageError(f"{self.case.problem.op} has no metric {name!r}", hint=f"it has: {known}")
+        metric_names = ", ".join(metric.name for metric in self.metrics)
+        raise UsageError(
+            f"{self.case.problem.op} has no metric {name!r}", hint=f"it has: {metric_names}"
+        )
 
     @property
     def headlines(self) -> tuple[Metric, ...]:
@@ -447,10 +487,157 @@ class ResultSet:
         """Return the results in the order of the request, grouped by problem. Problems whose key is
         in `last` come last."""
         keys = [result.case.problem.key for result in self.results]
-        places = {key: place for place, key in enumerate(dict.fromkeys(keys))}
+        positions = {key: position for position, key in enumerate(dict.fromkeys(keys))}
 
-        def place(result: Result) -> tuple[bool, int]:
+        def sort_key(result: Result) -> tuple[bool, int]:
             key = result.case.problem.key
-            return key in last, places[key]
+            return key in last, positions[key]
 
-        return sorted(self.results, key=place)
+        return sorted(self.results, key=sort_key)
+
+
+MOST_SIZE = 2**48
+MOST_COUNT = 2**63 - 1  # bytes or FLOPs; the largest integer of a store
+_INDEX = "solution_index"  # may be negative: rocBLAS uses negative indices for Tensile solutions
+_MOST_CLOCK = 2.0**33  # seconds UTC: the year 2242
+
+
+def is_time(seconds: float) -> bool:
+    """Return whether this is a possible duration of a launch."""
+    return 0 < seconds < MOST_S
+
+
+def is_moment(seconds: float | None) -> bool:
+    """Return whether this is a possible time of a run, in seconds since the epoch."""
+    return seconds is not None and 0 <= seconds < _MOST_CLOCK
+
+
+def bad_size(problem: Problem) -> str:
+    """Return the first impossible dim, such as `m=-1`; "" if all are possible. 0 is accepted: only
+    the op can decide which dims may be 0, such as a padding."""
+    sizes = problem.dims.items()
+    return next((f"{n}={str(v)[:24]}" for n, v in sizes if not 0 <= v < MOST_SIZE), "")
+
+
+def check_results(results: ResultSet) -> ResultSet:
+    """Return a run from a file unchanged; raise CodecError for the first impossible value."""
+    _check(results.run, "results.run")
+    for number, result in enumerate(results.results):
+        check_result(result, f"results.results[{number}]")
+    for number, roof in enumerate(results.roofs):
+        _check(roof, f"results.roofs[{number}]")
+    return results
+
+
+def check_result(result: Result, where: str) -> None:
+    """Raise CodecError for the first impossible value."""
+    _check(result, where)
+
+
+def _check(value: object, where: str) -> None:
+    for path, bad in _faults(value, where, ""):
+        raise CodecError(
+            f"{path}: {bad} is not possible", hint="is the file damaged, or not of kmark?"
+        )
+
+
+def _faults(value: Any, where: str, name: str) -> Iterator[tuple[str, str]]:
+    """Yield (path, value) of every impossible part of `value`, which is in a field `name`."""
+    if isinstance(value, Case):  # timing and config are checked on construction
+        if bad := bad_size(value.problem):
+            yield f"{where}.problem", bad
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            called = "roof" if isinstance(value, Roof) and field.name == "value" else field.name
+            field_value = getattr(value, field.name)
+            if not _is_fine(field_value, called):
+                yield from _faults(field_value, f"{where}.{field.name}", called)
+        if isinstance(value, Measurement) and not value.low_s <= value.high_s:
+            yield f"{where}.low_s", f"{value.low_s:g} to {value.high_s:g}"
+    elif isinstance(value, Mapping):
+        for key, field_value in value.items():
+            called = key if key == _INDEX else name
+            if not _is_fine(field_value, called):
+                yield from _faults(field_value, f"{where}.{key}", called)
+    elif isinstance(value, tuple):
+        for number, field_value in enumerate(value):
+            if not _is_fine(field_value, name):
+                yield from _faults(field_value, f"{where}[{number}]", name)
+    elif isinstance(value, int | float) and not _is_possible(value, name):
+        yield where, str(value)[:24] if isinstance(value, int) else f"{value:g}"
+
+
+def _is_fine(value: Any, name: str) -> bool:
+    """Return whether a value needs no closer look. Most of a result is numbers, and building the
+    path of each would be slow."""
+    if isinstance(value, int | float):
+        return _is_possible(value, name)
+    return value is None or isinstance(value, str)
+
+
+def _is_possible(value: float, name: str) -> bool:
+    """Return whether a number is possible in the field `name` of a run, a result or a roof."""
+    if isinstance(value, int):  # a count, an index or a bool
+        return abs(value) < 2**31 if name == _INDEX else 0 <= value <= MOST_COUNT
+    if name in ("started", "finished", "measured", "paused_s"):  # a pause may last years
+        return is_moment(value)
+    if name in ("samples_s", "value_s"):
+        return is_time(value)
+    if name == "low_s":
+        return 0 <= value < MOST_S
+    if name == "high_s":  # the interval of few blocks may be wide or unbounded
+        return value >= 0
+    # A difference of clocks may be a little below 0.
+    if name in ("cost", "also") or name.endswith("_s"):
+        return abs(value) < MOST_S * 10
+    if name in ("worst", "max_abs"):  # a kernel's output may be infinite or NaN
+        return not value < 0
+    if name == "roof":  # a divisor
+        return 0 < value < MOST_COUNT
+    return abs(value) < MOST_COUNT  # clocks, power, temperature, ratios
+
+
+def _anything(config: Config) -> str | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """A search space: ordered parameters, each with ordered values. `forbids` returns the reason
+    why a combination is illegal, or None. A list of solutions is one parameter. `default` is the
+    combination that a search starts from; `seeds` are combinations to try next, most promising
+    first. Values have the types that `--config` gives them: yes and no are True and False.
+
+    `parts` make a large space fast to enumerate: every legal combination takes its values from one
+    part, for example all sizes 0 or none. Other combinations are not enumerated, and `forbids` must
+    refuse them. A parameter that a part does not name keeps all its values there."""
+
+    parameters: Mapping[str, tuple[ConfigValue, ...]]
+    default: Config = field(default_factory=FrozenDict)
+    forbids: Callable[[Config], str | None] = _anything
+    seeds: tuple[Config, ...] = ()
+    parts: tuple[Mapping[str, tuple[ConfigValue, ...]], ...] = ()
+
+    @property
+    def products(self) -> list[list[tuple[ConfigValue, ...]]]:
+        """For each part, the values of every parameter."""
+        return [
+            [
+                tuple(value for value in values if value in part[name]) if name in part else values
+                for name, values in self.parameters.items()
+            ]
+            for part in self.parts or ({},)
+        ]
+
+    @property
+    def size(self) -> int:
+        """The number of combinations, illegal ones included."""
+        return sum(math.prod(map(len, values)) for values in self.products)
+
+    def __iter__(self) -> Iterator[Config]:
+        names = list(self.parameters)
+        for product in self.products:
+            for values in itertools.product(*product):
+                config = FrozenDict(zip(names, values, strict=True))
+                if self.forbids(config) is None:
+                    yield config

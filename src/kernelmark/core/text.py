@@ -12,13 +12,16 @@ from types import FrameType
 from kernelmark.core.errors import UsageError
 
 # Control characters except tab and line feed, and bidirectional overrides: they can move the
-# cursor, change colours, hide text or make a terminal send input.
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+# cursor, change colours, hide text or make a terminal send input. Lone surrogates, as in JSON's
+# "\\ud800" and in file names that are not UTF-8, cannot be encoded.
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 _FORMULA = ("=", "+", "-", "@", "\t")
 
 
 def printable(text: str) -> str:
-    """Return `text` with U+FFFD in place of each control character."""
+    """Return `text` with U+FFFD in place of each control character and lone surrogate."""
     return _CONTROL.sub("\ufffd", text)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import load_toml
-from kernelmark.core.flags import flag, fraction, not_negative, positive
+from kernelmark.core.immutable import flag, fraction, not_negative, positive
 from kernelmark.core.units import plain_number
 
 MOST_S = 1e6  # 12 days: no launch or measurement takes longer
@@ -84,33 +84,27 @@ class Timing:
         "--cache",
         "Set the cache state before each launch. Default: cold, or that of --timing FILE.",
     )
-    timer: Timer = flag(Timer.AUTO, "--timer", "Select the timing method.", hidden=True)
+    timer: Timer = flag(Timer.AUTO, "--timer", "Select the timing method.")
     strain: Strain = flag(
         Strain.NONE,
         "--strain",
         "Run background load between launches, to imitate a full model. Default: none.",
     )
     duty: Duty = flag(
-        Duty.SUSTAINED,
-        "--duty",
-        "Launch back to back, or with idle gaps between samples.",
-        hidden=True,
+        Duty.SUSTAINED, "--duty", "Launch back to back, or with idle gaps between samples."
     )
     threads: int = flag(
         0, "--threads N", "Use N CPU threads. Default: every usable core.", check=not_negative
     )
 
     processes: int = flag(
-        1, "--processes N", "Measure each case in N fresh processes.", check=positive, hidden=True
+        1, "--processes N", "Measure each case in N fresh processes.", check=positive
     )
     allocations: int = 3
     max_allocations: int = flag(
-        20,
-        "--max-blocks N",
-        "Limit the blocks (fresh allocations) of a case in each process.",
-        hidden=True,
+        20, "--max-blocks N", "Limit the blocks (fresh allocations) of a case in each process."
     )
-    min_samples: int = flag(5, "--samples N", "Samples in a block.", hidden=True)
+    min_samples: int = flag(5, "--samples N", "Samples in a block.")
     min_sample_s: float = 0.0005
     target_rel_ci: float = flag(
         0.01,
@@ -130,7 +124,6 @@ class Timing:
         "--warmup-s S",
         "Limit the warm-up seconds of a case in each process.",
         check=not_negative,
-        hidden=True,
     )
     seed: int = flag(
         1, "--seed N", "Seed the random inputs and the sample of --limit.", check=not_negative

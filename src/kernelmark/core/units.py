@@ -6,8 +6,10 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-# Larger percentages are shown as "> 999 %".
+# Larger percentages are not shown.
 MOST_PERCENT = 999
+NOISY = "too noisy to report"
+_NOISE_FACTOR = 2.0
 _FEW_DIGITS, _MOST_DIGITS = 4, 10
 _RATES = ("B/s", "FLOP/s", "1/s")  # units that take decimal prefixes
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
@@ -89,16 +91,18 @@ def percent_text(log_ratio: float) -> str:
     return f"{_percent(log_ratio):+.1f} %" if math.isfinite(log_ratio) else "any size"
 
 
+def is_noise(low: float, high: float) -> bool:
+    """Return whether the interval of a time or ratio says too little to print a number with it: it
+    spans more than a factor of 2."""
+    return not 0 < low <= high <= _NOISE_FACTOR * low
+
+
 def span_text(low: float, high: float) -> str:
-    """Format the logarithms of two ratios as an interval: `+1.2 % to +3.4 %`. In a very wide
-    interval, bounds above 999 % are shown as `> 999 %`."""
-    far = _percent(high) - _percent(low) > 2 * MOST_PERCENT
-
-    def text(bound: float) -> str:
-        beyond = math.isfinite(bound) and far and _percent(bound) > MOST_PERCENT
-        return f"> {MOST_PERCENT} %" if beyond else percent_text(bound)
-
-    return f"{text(low)} to {text(high)}"
+    """Format the logarithms of two ratios as an interval: `+1.2 % to +3.4 %`, or that it is too
+    noisy."""
+    if math.isfinite(high) and _percent(high) - _percent(low) > 2 * MOST_PERCENT:
+        return NOISY
+    return f"{percent_text(low)} to {percent_text(high)}"
 
 
 def detectable_text(share: float) -> str:
@@ -109,13 +113,13 @@ def detectable_text(share: float) -> str:
 
 
 def width_text(fraction: float) -> str:
-    """Format half the width of an interval, a fraction of its median: `0.4 %`, `547 %`, `> 999 %`;
-    a dash without an interval."""
+    """Format half the width of an interval, a fraction of its median: `0.4 %`, `547 %`,
+    `too noisy`; a dash without an interval."""
     if not math.isfinite(fraction):
         return "–"
     percent = 100 * fraction
     if percent > MOST_PERCENT:
-        return f"> {MOST_PERCENT} %"
+        return "too noisy"
     return f"{percent:.1f} %" if percent < 99.95 else f"{percent:.0f} %"
 
 
@@ -192,18 +196,7 @@ def _log(ratio: float) -> float:
 
 
 def spread_text(width: float) -> str:
-    """Format a relative half-width: `±0.4 %`, `more than ±999 %`."""
+    """Format a relative half-width: `±0.4 %`, or that it is too noisy."""
     if 0 < width < _SMALL:
         return f"±{100 * width:.2g} %"
-    return f"±{width_text(width)}" if width <= WIDEST else f"more than ±{100 * WIDEST:.0f} %"
-
-
-def within_text(value: float, half: float) -> str:
-    """Format a value with its ±, with as many decimals as two digits of the width need."""
-    digits = min(3, max(0, 1 - math.floor(math.log10(half)))) if half else 3
-    return f"{value:.{digits}f} ± {max(half, 10**-digits):.{digits}f}"
-
-
-def factor_text(ratio: float) -> str:
-    """Format a factor with two decimals, or two digits where these would not do."""
-    return f"{ratio:.2f}" if 0.1 <= ratio < 100 else f"{ratio:.2g}"
+    return f"±{width_text(width)}" if width <= WIDEST else NOISY

@@ -1,4 +1,6 @@
-"""Verdict: the outcome of a comparison for one row; exit codes of `kmark`."""
+"""Verdict: the outcome of a comparison for one row; Mark: a stored decision about a series; exit
+codes of `kmark`.
+"""
 
 from __future__ import annotations
 
@@ -42,3 +44,29 @@ REGRESSION = 1
 SOME_FAILED = 3
 NOTHING = 4
 INTERRUPTED = 130
+
+
+class MarkKind(StrEnum):
+    REGRESSED = "regressed"  # measured again and confirmed: open until measured good again
+    REFUTED = "refuted"  # measured again and not confirmed: no alarm for that run alone
+    ACCEPTED = "accepted"  # by a person: no alarm until it changes again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A decision about the state that a series has since run `run_id`, which began at `started`.
+
+    `state` is slower, or the status of the failed results. `before_id` is the last good run,
+    `level` the value until then. A series has at most one mark of each kind.
+    """
+
+    series: str
+    kind: MarkKind
+    state: str
+    run_id: str
+    started: float
+    before_id: str = ""
+    level: float | None = None
+    reason: str = ""
+    author: str = ""
+    created: float = 0.0

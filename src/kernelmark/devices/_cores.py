@@ -19,14 +19,14 @@ def cpu_quota(root: Path = ROOT) -> float | None:
     """Return the CPU quota in cores, or None if there is no quota."""
     quotas = []
     for folder in _folders("cpu", root):
-        words = read_text(folder / "cpu.max").split()
-        if not words:
-            words = [
+        limits = read_text(folder / "cpu.max").split()
+        if not limits:
+            limits = [
                 read_text(folder / "cpu.cfs_quota_us").strip(),
                 read_text(folder / "cpu.cfs_period_us").strip(),
             ]
-        if len(words) == 2 and all(_is_count(word) for word in words) and int(words[1]) > 0:
-            quotas.append(int(words[0]) / int(words[1]))
+        if len(limits) == 2 and all(_is_count(word) for word in limits) and int(limits[1]) > 0:
+            quotas.append(int(limits[0]) / int(limits[1]))
     return min(quotas, default=None)
 
 
@@ -235,7 +235,7 @@ def physical_cores(allowed: Iterable[int], root: Path = ROOT) -> list[int]:
 
 def cache_sizes(cores: Iterable[int], root: Path = ROOT) -> dict[int, int]:
     """Return data cache bytes by level, counting each distinct cache of these cores once."""
-    found: dict[tuple[int, str], int] = {}
+    size_of: dict[tuple[int, str], int] = {}
     for cpu in cores:
         folder = root / f"sys/devices/system/cpu/cpu{cpu}/cache"
         for index in sorted(folder.glob("index*")):
@@ -243,9 +243,9 @@ def cache_sizes(cores: Iterable[int], root: Path = ROOT) -> dict[int, int]:
             size = parse_size(read_text(index / "size"))
             if level.isdigit() and size and read_text(index / "type").strip() != "Instruction":
                 shared = read_text(index / "shared_cpu_list").strip() or str(cpu)
-                found[int(level), shared] = size
+                size_of[int(level), shared] = size
     sizes: dict[int, int] = {}
-    for (number, _), size in found.items():
+    for (number, _), size in size_of.items():
         sizes[number] = sizes.get(number, 0) + size
     return sizes
 

@@ -6,7 +6,9 @@ import contextlib
 import ctypes
 import functools
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,10 +64,64 @@ from kernelmark.numerics.floats import storage
 from kernelmark.numerics.generate import period, source_bits
 from kernelmark.numerics.project import Projection
 
+# Whether graphs that are enqueued while the device runs are timed as behind a gate.
+#
+# CUDA submits a graph as a whole. HIP's runtime writes a packet for every kernel when the graph is
+# launched, so kernels that are shorter than the host's time for a packet wait for the host. Two
+# lengths do not cancel a cost per kernel. Behind a gate, all packets are there before the first
+# kernel starts.
+
+LAUNCHES = 200  # N; the other graph has 2N
+_ROUNDS = 9
+# Differences below these are noise of the clock: an empty kernel takes 1 to 3 µs.
+_MOST_RELATIVE, _MOST_S = 0.05, 0.1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchCost:
+    """Seconds of one launch of a kernel, (T₂ₙ − Tₙ)/N, in graphs behind a gate and in a series."""
+
+    kernel: str
+    gated_s: float
+    series_s: float
+
+    @property
+    def agrees(self) -> bool:
+        return self.series_s - self.gated_s <= max(_MOST_S, _MOST_RELATIVE * self.gated_s)
+
+
+def dispatch_costs(
+    kernels: Mapping[str, Launch],
+    record: Callable[[Launch, int], Replay],
+    run_series: Callable[[Sequence[Replay]], list[Reading]],
+) -> list[DispatchCost]:
+    """Time each kernel in both ways; `record` returns a graph of a number of launches."""
+    costs = []
+    for name, launch in kernels.items():
+        replays = [record(launch, LAUNCHES * factor) for factor in (1, 2)]
+        try:
+            order = replays * _ROUNDS
+            run_series(replays)  # the first launch of a graph uploads it
+            gated = _launch_s([replay.run() for replay in order])
+            costs.append(
+                DispatchCost(kernel=name, gated_s=gated, series_s=_launch_s(run_series(order)))
+            )
+        finally:
+            for replay in replays:
+                replay.close()
+    return costs
+
+
+def _launch_s(readings: Sequence[Reading]) -> float:
+    short, long = (median(r.elapsed_s for r in readings[at::2]) for at in (0, 1))
+    return (long - short) / LAUNCHES
+
+
 # Threads per block of the helper kernels: eight such blocks fill an SM of 2048 threads.
 _BLOCK = 256
 _TABLE = 64  # tensors per launch of the generator; must match device.cu
 _STRAIN_ROUNDS = 20_000  # of four FMAs per thread, in the compute load
+_SHORT_S = 3e-6  # of the kernel that shows whether a series waits for the host
 _DISTURB_CYCLES = 500  # maximum cycles of a thread block in disturb_scheduler
 # Largest fraction of the device's memory that `free` keeps allocated: libraries need memory too.
 _MAX_FREED_FRACTION = 0.1
@@ -232,6 +288,8 @@ class GpuDevice(Device):
     def count_changed(
         self, tensors: Sequence[tuple[Tensor, int]], seed: int
     ) -> Deferred[list[int]]:
+        if not tensors:  # a call without arguments
+            return list
         changed = self.scratch("changed", 8 * len(tensors))
         self.driver.fill(changed.address, 0, 8 * len(tensors), self._stream)
         positions: list[int] = []  # index in `tensors` of each count
@@ -312,8 +370,8 @@ class GpuDevice(Device):
     def _table_grid(self, spec: TensorSpec, rows: int) -> tuple[int, int]:
         """Return the thread blocks per tensor and the number of tensors: 8 bytes per thread, at
         most 32 blocks per SM/CU in total."""
-        words = -(-spec.nbytes // (8 * _BLOCK))
-        return max(1, min(words, -(-self.info.units * 32 // rows))), rows
+        groups = -(-spec.nbytes // (8 * _BLOCK))
+        return max(1, min(groups, -(-self.info.units * 32 // rows))), rows
 
     def _start_rows(
         self, name: str, grid: tuple[int, int], arguments: ctypes.Array[ctypes.c_void_p]
@@ -358,14 +416,16 @@ class GpuDevice(Device):
     def peek(self, tensor: Tensor, where: NDArray[np.int64]) -> Peek:
         if tensor.spec.type.bits >= 8:
             return self._gather(tensor, where)
-        both = self._gather(tensor, where // 2)
+        pair_bytes = self._gather(tensor, where // 2)
         half = (where % 2).astype(np.uint8) * np.uint8(4)
-        return lambda: np.asarray((both().astype(np.uint8) >> half) & np.uint8(15))
+        return lambda: np.asarray((pair_bytes().astype(np.uint8) >> half) & np.uint8(15))
 
     def _gather(self, tensor: Tensor, where: NDArray[np.int64]) -> Peek:
         kind = storage(tensor.spec.dtype)
         # Uploaded before the launch, so that the returned function only has to gather.
         flat = np.ascontiguousarray(where.ravel(), np.uint64)
+        if not flat.size:  # an output without a reference; a launch needs a thread block
+            return lambda: np.empty(where.shape, kind)
         places = self.scratch("places", flat.nbytes)
         picked = self.scratch("picked", flat.size * kind.itemsize)
         self.write(places, 0, flat.view(np.uint8))
@@ -434,7 +494,7 @@ class GpuDevice(Device):
         meanwhile: Callable[[], None] | None = None,
     ) -> list[Reading]:
         graphs = [replay for replay in replays if isinstance(replay, GraphReplay)]
-        if len(graphs) < len(replays):
+        if len(graphs) < len(replays) or not self._series_is_exact:
             return super().run_all(replays, before=before, meanwhile=meanwhile)
         return self._series.run(graphs, before or _nothing, meanwhile)
 
@@ -443,6 +503,26 @@ class GpuDevice(Device):
         if len(graphs) < len(replays):
             return super().run_ahead(replays)
         return self._series.run_ahead(graphs)
+
+    @functools.cached_property
+    def _series_is_exact(self) -> bool:
+        """Whether a series takes as long as graphs behind a gate; CUDA submits whole graphs."""
+        return self.driver.table.vendor == "cuda" or all(x.agrees for x in self.dispatch_costs())
+
+    def dispatch_costs(self) -> list[DispatchCost]:
+        """Time an empty kernel and one of 3 µs in graphs behind a gate and in a series."""
+        cycles = _u64(round(_SHORT_S * 1e3 * int(self.info.attributes["clock_khz"])))
+        kernels: dict[str, Launch] = {
+            "empty": lambda stream, index: self.start("nothing", 1, 1),
+            "3 µs": lambda stream, index: self.start("spin", 1, 1, cycles),
+        }
+        return dispatch_costs(
+            kernels,
+            lambda launch, count: self.record(launch, [0] * count, Timer.GRAPH),
+            lambda replays: self._series.run(
+                [replay for replay in replays if isinstance(replay, GraphReplay)], _nothing, None
+            ),
+        )
 
     @functools.cached_property
     def _series(self) -> Series:

@@ -88,12 +88,19 @@ _FACTS = (
 )
 
 _PCI = Path("/sys/bus/pci/devices")
-# Memory-side caches that the L2 attribute does not count, by architecture (vendors' figures).
+# Memory-side caches that the L2 attribute does not count, by architecture: the largest of its
+# GPUs, from ROCm's table of GPU specifications.
 _MEMORY_SIDE_CACHE = {
     "gfx942": 256 * 2**20,
     "gfx950": 256 * 2**20,
     "gfx1030": 128 * 2**20,
+    "gfx1031": 96 * 2**20,
+    "gfx1032": 32 * 2**20,
     "gfx1100": 96 * 2**20,
+    "gfx1101": 64 * 2**20,
+    "gfx1102": 32 * 2**20,
+    "gfx1151": 32 * 2**20,
+    "gfx1200": 32 * 2**20,
     "gfx1201": 64 * 2**20,
 }
 

@@ -69,7 +69,7 @@ _MIN_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slot:
+class CopySlot:
     """Pinned host memory, and an event that completes when the device no longer uses it."""
 
     address: int
@@ -80,7 +80,7 @@ class Slot:
 class Transfer:
     """An enqueued copy to the host; calling it waits and returns the bytes."""
 
-    def __init__(self, driver: Driver, slot: Slot, nbytes: int, free: list[Slot]) -> None:
+    def __init__(self, driver: Driver, slot: CopySlot, nbytes: int, free: list[CopySlot]) -> None:
         self._driver = driver
         self._slot = slot
         self._nbytes = nbytes
@@ -101,9 +101,9 @@ class Readback:
     def __init__(self, driver: Driver, stream: int) -> None:
         self._driver = driver
         self._stream = stream
-        self._free: list[Slot] = []
+        self._free: list[CopySlot] = []
 
-    def slot(self, nbytes: int) -> Slot:
+    def slot(self, nbytes: int) -> CopySlot:
         """Return a free slot of at least `nbytes`."""
         fitting = [slot for slot in self._free if slot.bytes.size >= nbytes]
         if fitting:
@@ -114,13 +114,13 @@ class Readback:
         size = max(_MIN_BYTES, 1 << (nbytes - 1).bit_length())
         address = self._driver.host_allocate(size)
         pinned = (ctypes.c_uint8 * size).from_address(address)
-        return Slot(
+        return CopySlot(
             address=address,
             bytes=np.frombuffer(memoryview(pinned), np.uint8),
             event=self._driver.event(),
         )
 
-    def start(self, source: int, nbytes: int, slot: Slot | None = None) -> Transfer:
+    def start(self, source: int, nbytes: int, slot: CopySlot | None = None) -> Transfer:
         """Enqueue a copy of device memory to the host, into `slot` if given."""
         slot = slot or self.slot(nbytes)
         self._driver.copy_to_host_async(slot.address, source, nbytes, self._stream)
@@ -251,10 +251,10 @@ class Projector:
 def _ordered_axes(weighted: WeightedSum) -> list[Axis]:
     """Return AXES row axes: the groups' axis first, the axis with the smallest stride last."""
     groups = weighted.rows[:1] if weighted.group_weight else ()
-    others = weighted.rows[len(groups) :]
+    rest = weighted.rows[len(groups) :]
     # A stride of 0 (broadcast) has no neighbours in memory, so it is sorted first.
-    others = tuple(sorted(others, key=lambda axis: -axis.stride or -math.inf))
-    return [*groups, *[Axis(size=1)] * (AXES - len(weighted.rows)), *others]
+    rest = tuple(sorted(rest, key=lambda axis: -axis.stride or -math.inf))
+    return [*groups, *[Axis(size=1)] * (AXES - len(weighted.rows)), *rest]
 
 
 def _reads_columns(weighted: WeightedSum) -> bool:

@@ -31,6 +31,8 @@ from kernelmark.devices.base import (
 from kernelmark.gpu.driver import Driver, pack
 
 _u32, _u64, _ptr = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
+# Bound here, before a kernel file is imported that may replace it in `time`.
+_CLOCK = time.perf_counter
 # Maximum replays enqueued at once; the device keeps the stamps of this many.
 ROOM = 64
 # Cycles after which a gate opens without the host, so that a host that died cannot hang the GPU. On
@@ -308,6 +310,7 @@ def capture(
         except BaseException:
             with contextlib.suppress(Exception):
                 driver.destroy("graph", driver.end_capture(stream))
+            driver.forget_error()  # of a library that the stream refused
             raise
         return driver.end_capture(stream)
     finally:
@@ -343,7 +346,7 @@ class GateReplay(_TimedReplay):
             self._launch(stream, self._order[0])
             driver.call("stream_synchronize", _ptr(stream))
             self._loaded = True
-        begun = time.perf_counter()
+        begun = _CLOCK()
         self._gate.close_behind(stream)
         try:
             if self.behind_gate is not None:
@@ -354,7 +357,7 @@ class GateReplay(_TimedReplay):
                 self._launch(stream, set_index)
             self._stamps.enqueue(stream, 1)
             driver.record(self._end, stream)
-            if time.perf_counter() - begun >= _GATE_HOLDS_S:
+            if _CLOCK() - begun >= _GATE_HOLDS_S:
                 self._refuse_if_gate_opened()
         finally:
             self._gate.open()

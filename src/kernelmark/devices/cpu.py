@@ -166,6 +166,9 @@ __all__ = ["CpuDevice", "CpuKind", "CpuReplay", "array", "kind"]
 SPARE_BYTES = 256 * 2**20
 SPARE_SHARE = 0.05
 
+# Bound here, before a kernel file is imported that may replace them in `time`.
+_WALL_CLOCK, _CPU_CLOCK = time.perf_counter_ns, time.process_time_ns
+
 # Thread-count variables that common CPU libraries read when they are loaded.
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -185,7 +188,7 @@ class CpuReplay(Replay):
         self._order = tuple(order)
         self.launches = len(self._order)
         self.method = method
-        self._clock = time.process_time_ns if method is Timer.CPU else time.perf_counter_ns
+        self._clock = _CPU_CLOCK if method is Timer.CPU else _WALL_CLOCK
 
     def run(self) -> Reading:
         launch, order, clock = self._launch, self._order, self._clock

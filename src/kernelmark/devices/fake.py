@@ -48,17 +48,17 @@ class Script:
     @classmethod
     def from_text(cls, text: str) -> Script:
         """Parse a script in JSON, the format of `$KERNELMARK_FAKE_SCRIPT`."""
-        known = {field.name for field in dataclasses.fields(cls)}
+        field_names = {field.name for field in dataclasses.fields(cls)}
         try:
             document = json.loads(text) if text else {}
-            unknown = sorted(document.keys() - known)
+            unknown = sorted(document.keys() - field_names)
             fields = {name: _frozen(value) for name, value in document.items()}
         except (ValueError, AttributeError) as error:
             raise UsageError(f"${SCRIPT_VARIABLE}: not JSON: {error}") from None
         if unknown:
             raise UsageError(
                 f"${SCRIPT_VARIABLE}: unknown field {unknown[0]!r}",
-                hint=f"known: {', '.join(sorted(known))}",
+                hint=f"known: {', '.join(sorted(field_names))}",
             )
         return cls(**fields)
 

@@ -104,10 +104,14 @@ def check(arch: str) -> None:
 
 def precompile(sources: Mapping[str, str], archs: Sequence[str], folder: Path) -> Iterator[Packed]:
     """Compile `sources` (by file name) for each of `archs` into the bundle in `folder`."""
-    return (_one(name, text, arch, folder) for arch in archs for name, text in sources.items())
+    return (
+        _compile_source(name, text, arch, folder)
+        for arch in archs
+        for name, text in sources.items()
+    )
 
 
-def _one(name: str, source: str, arch: str, folder: Path) -> Packed:
+def _compile_source(name: str, source: str, arch: str, folder: Path) -> Packed:
     try:
         binary = compile_source(source, arch=arch, name=name)
     except CompileError as error:

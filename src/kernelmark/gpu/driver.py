@@ -13,14 +13,15 @@ from typing import Any
 from kernelmark.core.errors import CaseError, OutOfMemory, UsageError
 from kernelmark.core.reason import Reason, prefixed, suffixed
 from kernelmark.core.units import bytes_text
+from kernelmark.gpu import rocm
 from kernelmark.gpu.library import (
     CUDA,
     HIP,
     HIP_ARCH_BYTES,
     HIP_ARCH_OFFSET,
     HIP_PROPERTIES_BYTES,
-    Table,
-    find_library,
+    FunctionTable,
+    first_of,
 )
 
 _P = ctypes.c_void_p
@@ -47,7 +48,7 @@ class Driver:
     """The vendor's library under common function names. Sizes are bytes; handles are plain
     integers."""
 
-    def __init__(self, table: Table, library: ctypes.CDLL) -> None:
+    def __init__(self, table: FunctionTable, library: ctypes.CDLL) -> None:
         self.table = table
         self.library = library
         self._functions: dict[str, Callable[..., int]] = {}
@@ -65,11 +66,20 @@ class Driver:
         # Not through `code`: a case makes 1,500 calls.
         function = self._functions.get(word) or self._find(word)
         if code := function(*arguments):
+            self.forget_error()
             self._fail(word, code)
 
     def code(self, word: str, *arguments: object) -> int:
         """Call the function named `word` and return its code."""
-        return (self._functions.get(word) or self._find(word))(*arguments)
+        if code := (self._functions.get(word) or self._find(word))(*arguments):
+            self.forget_error()
+        return code
+
+    def forget_error(self) -> None:
+        """Clear HIP's last error: torch shares the runtime, and its next check would raise an error
+        of ours. CUDA's driver, unlike its runtime, keeps none."""
+        if "last_error" in self.table.symbols:
+            (self._functions.get("last_error") or self._find("last_error"))()
 
     def _find(self, word: str) -> Callable[..., int]:
         symbol = self.table.symbols[word]
@@ -120,8 +130,8 @@ class Driver:
         function = self.library[self.table.symbols[word]]
         if self.table.vendor == "hip":
             function.restype = ctypes.c_char_p
-            found = function(code)
-            return found.decode() if found else str(code)
+            pointer = function(code)
+            return pointer.decode() if pointer else str(code)
         text = ctypes.c_char_p()
         function(code, ctypes.byref(text))
         return text.value.decode() if text.value else str(code)
@@ -369,6 +379,11 @@ def pack(*values: Any) -> ctypes.Array[ctypes.c_void_p]:
     return packed
 
 
+def find_library(table: FunctionTable) -> ctypes.CDLL | None:
+    """Return the vendor's library, or None."""
+    return rocm.runtime() if table.vendor == "hip" else first_of(table.libraries)
+
+
 @functools.cache
 def driver(vendor: str) -> Driver:
     """Return the vendor's driver; if its library is missing, raise UsageError with what to
@@ -383,20 +398,20 @@ def driver(vendor: str) -> Driver:
             library=table.libraries[-1],
         )
         raise UsageError(reason, hint=table.install)
-    made = Driver(table, library)
-    if table.newest and not made.has(table.newest):
-        raise UsageError(f"{vendor}: {made.where} is too old", hint=table.update)
-    return made
+    bound = Driver(table, library)
+    if table.newest and not bound.has(table.newest):
+        raise UsageError(f"{vendor}: {bound.where} is too old", hint=table.update)
+    return bound
 
 
 def unavailable(vendor: str) -> Reason | None:
     """Return None if a device of this vendor is present, else the reason why not."""
     try:
-        found = driver(vendor)
+        bound = driver(vendor)
     except UsageError as error:
         return suffixed(error.message, f"; {error.hint}" if error.hint else "")
     try:
-        count = found.count()
+        count = bound.count()
     except CaseError as error:
-        return prefixed(error.message, f"{found.where}: ")
-    return None if count else Reason(f"{found.where} reports no {vendor} device")
+        return prefixed(error.message, f"{bound.where}: ")
+    return None if count else Reason(f"{bound.where} reports no {vendor} device")

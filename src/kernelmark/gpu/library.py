@@ -1,10 +1,9 @@
-"""Libraries of both vendors: where they are, and the names of their functions and constants."""
+"""Libraries of both vendors: the names of their functions and constants, and how to load them."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib.util
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -15,7 +14,7 @@ from kernelmark.core.reason import Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class FunctionTable:
     """A vendor's names and numbers. `no_device` and `out_of_memory` are its error codes."""
 
     vendor: str
@@ -105,7 +104,7 @@ _ATTRIBUTES = {
     "shared_per_block": (97, 74),
 }
 
-CUDA = Table(
+CUDA = FunctionTable(
     vendor="cuda",
     libraries=("libcuda.so.1", "libcuda.so"),
     prefix="cu",
@@ -121,7 +120,7 @@ CUDA = Table(
     attributes={name: number for name, (number, _) in _ATTRIBUTES.items()},
 )
 
-HIP = Table(
+HIP = FunctionTable(
     vendor="hip",
     # A machine that only runs programs has no unversioned link: that is of the development package.
     libraries=("libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so"),
@@ -132,6 +131,8 @@ HIP = Table(
     symbols={
         **{name: hip for name, (_, hip) in _SYMBOLS.items()},
         "device_set": "hipSetDevice",
+        "last_error": "hipGetLastError",
+        "graph_dot": "hipGraphDebugDotPrint",
         # ROCm 6 changed the struct and the symbol's name with it; the plain name is the old struct.
         "properties": "hipGetDevicePropertiesR0600",
     },
@@ -148,15 +149,6 @@ HIP_PROPERTIES_BYTES = 1472
 HIP_ARCH_OFFSET, HIP_ARCH_BYTES = 1160, 256
 
 
-def find_library(table: Table) -> ctypes.CDLL | None:
-    """Return the vendor's library, or None.
-
-    For HIP, prefer the library that an installed torch uses, because a stream of one runtime is
-    invalid in another in the same process. Then $ROCM_PATH and the loader's path are searched.
-    """
-    return first_of(_search_paths(table))
-
-
 def missing_library(library: str, hint: str) -> Reason:
     """Return the reason that a library was not found; `hint` is how to install it."""
     return Reason(f"{library} not found; {hint}", "library-missing", library=library)
@@ -164,26 +156,10 @@ def missing_library(library: str, hint: str) -> Reason:
 
 def first_of(places: Iterable[str]) -> ctypes.CDLL | None:
     """Return the first library that can be loaded."""
-    for place in places:
+    for path in places:
         with contextlib.suppress(OSError):
-            return ctypes.CDLL(place)
+            return ctypes.CDLL(path)
     return None
-
-
-def _search_paths(table: Table) -> list[str]:
-    return rocm_places(table.libraries) if table.vendor == "hip" else list(table.libraries)
-
-
-def rocm_places(libraries: Iterable[str]) -> list[str]:
-    """Return the paths to search for a ROCm library; `libraries` are its names, the unversioned
-    last."""
-    names = list(libraries)
-    given = os.environ.get("ROCM_PATH")
-    root = Path(given or "/opt/rocm")
-    in_root = [str(root / folder / name) for folder in ("lib", "lib64") for name in names]
-    stem = names[-1].removesuffix(".so")
-    system = in_root + names if given else names + in_root
-    return [*mapped(stem), *_torch_paths(names), *system]
 
 
 class _DlInfo(ctypes.Structure):
@@ -199,13 +175,13 @@ class _DlInfo(ctypes.Structure):
 
 def path_of(library: ctypes.CDLL, symbol: str) -> Path | None:
     """Return the real path of the loaded library that defines this symbol."""
-    found = _DlInfo()
+    info = _DlInfo()
     try:
         address = ctypes.cast(library[symbol], ctypes.c_void_p)
-        known = ctypes.CDLL(None).dladdr(address, ctypes.byref(found))
+        status = ctypes.CDLL(None).dladdr(address, ctypes.byref(info))
     except AttributeError:
         return None
-    return Path(os.fsdecode(found.file)).resolve() if known and found.file else None
+    return Path(os.fsdecode(info.file)).resolve() if status and info.file else None
 
 
 def mapped(stem: str) -> list[str]:
@@ -216,23 +192,3 @@ def mapped(stem: str) -> list[str]:
         return []
     line = rf"^(?:\S+ +){{5}}(/.*/{re.escape(stem)}\.so[.\d]*)$"
     return list(dict.fromkeys(re.findall(line, text, flags=re.MULTILINE)))
-
-
-def _torch_paths(names: list[str]) -> list[str]:
-    """Return the paths of the runtime that an installed torch would load, from its own wheel or
-    from ROCm's, without importing either."""
-    own = _in_package("torch", names[-1:])
-    return own or (_in_package("_rocm_sdk_core", names) if _folders("torch") else [])
-
-
-def _in_package(package: str, names: list[str]) -> list[str]:
-    places = [Path(folder) / "lib" / name for folder in _folders(package) for name in names]
-    return [str(place) for place in places if place.exists()]
-
-
-def _folders(package: str) -> list[str]:
-    try:
-        spec = importlib.util.find_spec(package)
-    except ValueError:  # a module inserted into sys.modules by hand
-        return []
-    return list(spec.submodule_search_locations or []) if spec else []

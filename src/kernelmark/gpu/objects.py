@@ -6,11 +6,14 @@ No GPU is needed: AMD code objects carry a msgpack note, NVIDIA cubins an attrib
 from __future__ import annotations
 
 import ctypes
+import re
 import struct
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from kernelmark.core.errors import UsageError
-from kernelmark.gpu.driver import Driver
+from kernelmark.gpu.driver import Driver, GpuError
 
 _EM_AMDGPU, _EM_CUDA = 224, 190
 _NT_AMDGPU_METADATA = 32
@@ -104,7 +107,7 @@ def _cuda(code: bytes) -> dict[str, dict[str, int]]:
     if symbols is None:
         raise ValueError("no symbol table")
     strings = sections[symbols[6]]
-    found: dict[str, dict[str, int]] = {}
+    resources_of: dict[str, dict[str, int]] = {}
     for section in sections:
         if text(sections[names_index], section[0]) != ".nv.info":
             continue
@@ -118,11 +121,11 @@ def _cuda(code: bytes) -> dict[str, dict[str, int]]:
             if attribute in _CUBIN_ATTRIBUTES and value >= 8:
                 symbol, number = struct.unpack_from("<II", code, at)
                 (name_at,) = struct.unpack_from("<I", code, symbols[4] + 24 * symbol)
-                kernel = found.setdefault(text(strings, name_at), {})
+                kernel = resources_of.setdefault(text(strings, name_at), {})
                 kernel[_CUBIN_ATTRIBUTES[attribute]] = number
             at += value
     # The compiler's helper routines are listed along with the kernels that call them.
-    return {name: used for name, used in found.items() if not name.startswith("$")}
+    return {name: used for name, used in resources_of.items() if not name.startswith("$")}
 
 
 def unpack(data: bytes, at: int) -> tuple[Any, int]:
@@ -180,6 +183,8 @@ def _unpack_map(data: bytes, at: int, length: int) -> tuple[Any, int]:
 
 _P = ctypes.c_void_p
 _KERNEL_NODE = 0
+# hip_graph_internal.hpp of ROCm's clr: only kernels are octagons; the label is number and name.
+_DOT_KERNEL = re.compile(r'shape\s*=\s*"octagon"[\s,]*label\s*=\s*"\d+\n([^\n"]+)')
 
 
 class _CudaKernelNode(ctypes.Structure):
@@ -201,12 +206,27 @@ def kernel_names(driver: Driver, graph: int) -> tuple[str, ...]:
     """Return the kernel names in the order of the graph's nodes; () if the driver has no such
     query."""
     if driver.table.vendor != "cuda":
-        return ()  # HIP's node has a host pointer, which identifies no module kernel
+        return _hip_names(driver, graph)
     try:
         names = [_cuda_name(driver.library, node) for node in _nodes(driver.library, graph)]
     except AttributeError:
         return ()  # a driver older than these functions
     return tuple(name for name in names if name)
+
+
+def _hip_names(driver: Driver, graph: int) -> tuple[str, ...]:
+    """Return the names in the drawing of a graph. HIP's node has a host pointer, from which only
+    HIP itself finds a module's kernel."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "graph.dot")
+        # Without flags: with any, HIP writes the label into a fixed buffer of 4096 bytes, which a
+        # name of a C++ template can exceed.
+        try:
+            driver.call("graph_dot", _P(graph), str(path).encode(), ctypes.c_uint(0))
+            text = path.read_text(encoding="utf-8", errors="replace")
+        except (GpuError, OSError):
+            return ()
+    return tuple(_DOT_KERNEL.findall(text))
 
 
 def _nodes(library: ctypes.CDLL, graph: int) -> list[int]:
@@ -223,12 +243,15 @@ def _cuda_name(library: ctypes.CDLL, node: int) -> str:
     kind = ctypes.c_int()
     if library.cuGraphNodeGetType(_P(node), ctypes.byref(kind)) or kind.value != _KERNEL_NODE:
         return ""
-    found = _CudaKernelNode()
-    if library.cuGraphKernelNodeGetParams_v2(_P(node), ctypes.byref(found)):
+    parameters = _CudaKernelNode()
+    if library.cuGraphKernelNodeGetParams_v2(_P(node), ctypes.byref(parameters)):
         return ""
     text = ctypes.c_char_p()
     # CUDA 12.3 added the name queries; an older driver lacks the functions.
-    for symbol, handle in (("cuKernelGetName", found.kern), ("cuFuncGetName", found.func)):
+    for symbol, handle in (
+        ("cuKernelGetName", parameters.kern),
+        ("cuFuncGetName", parameters.func),
+    ):
         function = getattr(library, symbol, None)
         if handle and function is not None and not function(ctypes.byref(text), _P(handle)):
             return text.value.decode() if text.value else ""

@@ -90,15 +90,16 @@ def holds(prefix: str) -> bool:
 def inventory(folder: Path) -> dict[str, tuple[int, int]]:
     """Count the intact and the damaged kernels of a bundle by architecture; raise OSError if the
     bundle cannot be read."""
-    found = {}
-    for place in sorted(path for path in folder.iterdir() if path.is_dir()):
-        files = list(place.glob("*.bin"))
+    sizes = {}
+    for subfolder in sorted(path for path in folder.iterdir() if path.is_dir()):
+        files = list(subfolder.glob("*.bin"))
         whole = sum(
-            unsealed(f"{place.name}/{path.stem}", path.read_bytes()) is not None for path in files
+            unsealed(f"{subfolder.name}/{path.stem}", path.read_bytes()) is not None
+            for path in files
         )
         if files:
-            found[place.name] = whole, len(files) - whole
-    return found
+            sizes[subfolder.name] = whole, len(files) - whole
+    return sizes
 
 
 def add(folder: Path, key: str, arch: str, code: bytes, suffix: str = _BINARY) -> Path:

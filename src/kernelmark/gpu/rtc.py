@@ -15,21 +15,181 @@ import importlib.util
 import json
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from kernelmark.core.errors import CompileError, UsageError
-from kernelmark.core.reason import Reason, read_reason
+from kernelmark.core.reason import Reason, read_reason, reason_document
 from kernelmark.core.result import KernelInfo
-from kernelmark.gpu import clang, pack
-from kernelmark.gpu.clang import explain
+from kernelmark.gpu import pack, rocm
 from kernelmark.gpu.library import HIP, first_of, mapped, missing_library, path_of
 from kernelmark.host.cache import DiskCache, cache_root, digest
-from kernelmark.host.processes import last_line, run_child
+from kernelmark.host.processes import last_line, own_command, run_child
+
+# Plain clang as the compiler for AMD targets without ROCm.
+#
+# Precompiled bundles for AMD GPUs can so be built on any machine, with an installed clang or the
+# one inside the ziglang wheel. clang alone has neither HIP's headers nor its device library:
+# hip_prelude.h defines the few functions that our kernels use. The code objects have the same form
+# as hipRTC's; they have not yet been run on AMD hardware.
+
+# NVRTC writes file(12): error: …, clang file:12:3: error: …
+_NVRTC = re.compile(r"^(?P<file>[^()\n]*)\((?P<line>\d+)\): (?:catastrophic )?error\b")
+_CLANG = re.compile(r"^(?P<file>[^:\n]*):(?P<line>\d+):\d+: (?:fatal )?error\b")
+_LOG_CHARACTERS = 1500
+
+
+def explain(log: str, source: str, name: str) -> Reason:
+    """Return the compiler's first error with its line of `source`, and the end of the log."""
+    end = log[-_LOG_CHARACTERS:]
+    for text in log.splitlines():
+        match = _NVRTC.match(text) or _CLANG.match(text)
+        if match:
+            file = match["file"].rpartition("/")[2]
+            shown = _line(source, file, name, int(match["line"]))
+            quoted = f"  {file}:{match['line']}: {shown}\n" if shown else ""
+            return Reason(f"{text.strip()}\n{quoted}{end}")
+    return Reason(f"{name} does not compile: {end}")
+
+
+def _line(source: str, file: str, name: str, number: int) -> str:
+    """Return line `number` of `file`; in `source`, a #line directive starts each file."""
+    _, directive, after = source.partition(f'#line 1 "{file}"\n')
+    if not directive and file != name:
+        return ""
+    lines = (after if directive else source).splitlines()
+    return lines[number - 1].strip() if 0 < number <= len(lines) else ""
+
+
+OLDEST_CLANG = 17  # first version that supports gfx942
+_NEWEST_CLANG = 40  # clang-40 … clang-17 are searched for, newest first
+_CLANG_SECONDS = 300
+_CLANG_FLAGS = (
+    *("-x", "hip", "--cuda-device-only", "--no-gpu-bundle-output", "-nogpuinc", "-nogpulib"),
+    # clang 22 defaults to version 6, which ROCm before 6.2 does not load.
+    *("-mcode-object-version=5", "-O3", "-std=c++17"),
+)
+_PRELUDE = Path(__file__).parent.parent / "kernels" / "rtc" / "hip_prelude.h"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clang:
+    """A clang that can compile for AMD GPUs."""
+
+    path: str
+    version: str
+    # Subcommands for clang and for the linker, if the executable is a multi-tool such as zig.
+    word: str = ""
+    linker_word: str = ""
+
+    def compile(
+        self, source: str, arch: str, name: str, options: tuple[str, ...] = ()
+    ) -> tuple[bytes, str]:
+        """Return the code object of `source` and the log."""
+        with tempfile.TemporaryDirectory(prefix="kernelmark-") as folder:
+            Path(folder, name).write_text(source, encoding="utf-8")
+            command = [
+                *(self.path, *filter(None, [self.word])),
+                *self._linker(folder),
+                *(*_CLANG_FLAGS, f"--offload-arch={arch}", "-include", str(_PRELUDE)),
+                *(*options, name, "-o", "out.bin"),
+            ]
+            try:
+                done = run_child(command, cwd=folder, timeout_s=_CLANG_SECONDS)
+            except (OSError, subprocess.TimeoutExpired) as error:
+                raise CompileError(f"{self.path} did not run to its end: {error}") from None
+            log = done.stderr.decode(errors="replace").strip()
+            out = Path(folder, "out.bin")
+            if done.returncode or not out.is_file():
+                raise CompileError(*self._refused(log, source, arch, name))
+            return out.read_bytes(), log
+
+    def _linker(self, folder: str) -> tuple[str, ...]:
+        """Return the flags with which clang uses the lld inside the same executable."""
+        if not self.linker_word:
+            return ()
+        script = Path(folder, "lld")
+        # clang runs: lld -flavor gnu …
+        script.write_text(
+            f'#!/bin/sh\nshift 2\nexec {shlex.quote(self.path)} {self.linker_word} "$@"\n',
+            encoding="utf-8",
+        )
+        script.chmod(0o755)
+        return ("-B", folder)
+
+    def _refused(self, log: str, source: str, arch: str, name: str) -> tuple[Reason, str | None]:
+        # clang has one exit code for every error: only its log contains the cause.
+        if re.search(rf"error: .*\b{arch}\b", log) and f"{name}:" not in log:
+            reason = Reason(f"the compiler clang {self.version} has no target {arch}")
+            return reason, "use a newer clang, or ROCm"
+        if "lld" in log and "error: unable to execute" in log:
+            return Reason(
+                f"clang {self.version} has no lld to link with"
+            ), "install lld of its version"
+        return explain(log, source, name), None
+
+
+def clang_recipe() -> str:
+    """Return a hash of what affects every compilation besides the source: flags and prelude."""
+    return digest(*_CLANG_FLAGS, _PRELUDE.read_bytes())
+
+
+def find_clang() -> Clang | None:
+    """Return ROCm's clang, else the newest one on PATH that can compile for AMD, else that of the
+    ziglang wheel, else None."""
+    roots = tuple(map(str, rocm.roots()))
+    return _find_clang(roots, os.environ.get("PATH", ""))
+
+
+@functools.cache
+def _find_clang(roots: tuple[str, ...], path: str) -> Clang | None:
+    numbered = [f"clang-{number}" for number in range(_NEWEST_CLANG, OLDEST_CLANG - 1, -1)]
+    # In ROCm's wheels, llvm is under lib; elsewhere, that is a link or missing.
+    own = [f"{root}/{folder}/bin/clang" for root in roots for folder in ("llvm", "lib/llvm")]
+    for name in [*own, *numbered, "clang"]:
+        path_of_clang = shutil.which(name, path=path)
+        version = _usable(path_of_clang) if path_of_clang else None
+        if path_of_clang and version:
+            return Clang(path=path_of_clang, version=version)
+    zig = _zig()
+    version = _usable(zig, "clang") if zig else None
+    if zig and version:
+        return Clang(path=zig, version=version, word="clang", linker_word="ld.lld")
+    return None
+
+
+def _zig() -> str | None:
+    spec = importlib.util.find_spec("ziglang")
+    if spec is None or spec.origin is None:
+        return None
+    return str(Path(spec.origin).parent / "zig")
+
+
+def _usable(*command: str) -> str | None:
+    """Return the version of a clang if it is new enough and supports AMD's target."""
+    version = re.search(r"clang version (\d+)([.\d]*)", _run_output(*command, "--version"))
+    if version is None or int(version[1]) < OLDEST_CLANG:
+        return None
+    targets = _run_output(*command, "--print-targets")
+    return version[1] + version[2] if re.search(r"\bamd(gcn|gpu)\b", targets) else None
+
+
+def _run_output(*command: str) -> str:
+    """Return the output of a program; "" if it does not run."""
+    try:
+        done = run_child(command, timeout_s=20.0)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode(errors="replace")
+
 
 # (source, arch, name, options) -> (code, log)
 Compile = Callable[[str, str, str, tuple[str, ...]], tuple[bytes, str]]
@@ -80,9 +240,9 @@ def compile_source(
     with pack.blamed(key, arch):
         label, compile_one = _compiler(vendor, arch)
         cache = _cache()
-        found = cache.get(f"{key}-{label}")
-        if found is not None:
-            return Binary(code=found, arch=arch, log="", seconds=0.0, cached=True)
+        cached = cache.get(f"{key}-{label}")
+        if cached is not None:
+            return Binary(code=cached, arch=arch, log="", seconds=0.0, cached=True)
         start = time.perf_counter()
         code, log = compile_one(source, arch, name, options)
     cache.put(f"{key}-{label}", code)
@@ -99,7 +259,7 @@ def _compiler(vendor: str, arch: str) -> tuple[str, Compile]:
         if vendor == "cuda":
             return label, compile_here
         return f"{label}-{_hip_build(library)}", _compile_in_child
-    plain = clang.find() if vendor == "hip" else None
+    plain = find_clang() if vendor == "hip" else None
     if plain is not None:
         return f"clang-{plain.version}", plain.compile
     hint = f"the packs in KERNELMARK_PACK hold other kernels for {arch}, or another version's"
@@ -124,7 +284,7 @@ def _hip_build(library: ctypes.CDLL) -> str:
 def cache_key(source: str, arch: str, options: tuple[str, ...]) -> str:
     """Return the cache key of source, options and architecture. AMD's includes what clang adds to
     the source, since a bundle does not record which compiler built it."""
-    added = [clang.recipe()] if vendor_of(arch) == "hip" else []
+    added = [clang_recipe()] if vendor_of(arch) == "hip" else []
     text = json.dumps([source, arch, list(options), *added])
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -135,9 +295,9 @@ def unavailable(vendor: str) -> Reason | None:
         return None
     if vendor == "cuda":
         return missing_library("NVRTC", 'install it with: pip install "kernelmark[nvrtc]"')
-    if clang.find() is not None:
+    if find_clang() is not None:
         return None
-    hint = f"{HIP.install}, or install clang and lld {clang.OLDEST} or newer"
+    hint = f"{HIP.install}, or install clang and lld {OLDEST_CLANG} or newer"
     return missing_library("hipRTC", hint)
 
 
@@ -146,27 +306,19 @@ def unavailable(vendor: str) -> Reason | None:
 
 @functools.cache
 def _library(vendor: str) -> ctypes.CDLL | None:
-    return first_of(_candidates(vendor))
-
-
-def _candidates(vendor: str) -> list[str]:
     if vendor == "hip":
-        # From ROCm 6 on, hipRTC is a separate library; before, it was part of the runtime.
-        names = ["libhiprtc.so", "libhiprtc.so.7", "libhiprtc.so.6", "libamdhip64.so.5"]
-        given = os.environ.get("ROCM_PATH")
-        in_root = [str(Path(given or "/opt/rocm") / "lib" / name) for name in names]
-        return in_root + names if given else names + in_root
+        return rocm.load(("libhiprtc.so.7", "libhiprtc.so.6", "libhiprtc.so"))
     # The newest first: an older compiler does not know newer GPUs.
     names = [f"libnvrtc.so.{major}" for major in (13, 12, 11)]
-    return _wheel_libraries() + names + ["libnvrtc.so"]
+    return first_of([*_wheel_libraries(), *names, "libnvrtc.so"])
 
 
 def _wheel_libraries() -> list[str]:
     """Return NVRTC libraries of nvidia-cuda-nvrtc wheels, newest first."""
     spec = importlib.util.find_spec("nvidia")
     folders = list(spec.submodule_search_locations or []) if spec else []
-    found = [str(p) for f in folders for p in Path(f).glob("*/lib/libnvrtc.so.*[0-9]")]
-    whole = (p for p in found if "builtins" not in p)
+    libraries = [str(p) for f in folders for p in Path(f).glob("*/lib/libnvrtc.so.*[0-9]")]
+    whole = (p for p in libraries if "builtins" not in p)
     return sorted(whole, key=_number, reverse=True)
 
 
@@ -258,7 +410,7 @@ def _compile_in_child(
 ) -> tuple[bytes, str]:
     request = json.dumps({"source": source, "arch": arch, "name": name, "options": options})
     try:
-        command = [sys.executable, "-m", "kernelmark.gpu.rtc_child"]
+        command = own_command("kernelmark.gpu.rtc")
         done = run_child(command, input=request.encode(), timeout_s=_CHILD_SECONDS)
     except subprocess.TimeoutExpired:
         raise CompileError(f"hipRTC did not end within {_CHILD_SECONDS} s for {arch}") from None
@@ -282,3 +434,25 @@ def _compile_in_child(
 @functools.cache
 def _cache() -> DiskCache:
     return DiskCache(cache_root() / "rtc", _CACHE_BYTES)
+
+
+def main() -> None:
+    """Compile the request on stdin in this process, the child of `_compile_in_child`: write a
+    header line and the code to stdout, and redirect what libraries print away from it."""
+    answer_fd = os.dup(1)
+    os.dup2(2, 1)
+    request = json.load(sys.stdin)
+    code, log = b"", ""
+    error: Any = None
+    try:
+        code, log = compile_here(
+            request["source"], request["arch"], request["name"], tuple(request["options"])
+        )
+    except CompileError as failed:
+        error = reason_document(failed.message)
+    with os.fdopen(answer_fd, "wb") as answer:
+        answer.write(json.dumps({"error": error, "log": log}).encode() + b"\n" + code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,20 +1,27 @@
 """Clocks, power, temperature, energy and throttle reasons, from the driver's management library.
 
 NVML is called through ctypes: it comes with the driver, so nothing has to be installed. AMD SMI is
-used through its Python package, because its C structures change between releases.
+used through its Python package, because its C structures change between releases: an installed one,
+else that in a ROCm's share folder. Without it, the kernel driver's files are read, which have no
+energy and no reasons for throttling.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import functools
+import importlib
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from kernelmark.core.result import Telemetry
+from kernelmark.gpu import rocm
 
 Reader = Callable[[], Telemetry]
 
@@ -41,6 +48,7 @@ _AMD_REASONS = {
 _AMD_STATUS = ("throttle_status", "indep_throttle_status")
 
 
+_PCI = Path("/sys/bus/pci/devices")
 # The libraries refresh power and clocks about this often, and a reading takes milliseconds.
 REFRESH_S = 0.1
 
@@ -51,8 +59,9 @@ def watcher(vendor: str, uuid: str, bus_id: Callable[[], str]) -> Watcher:
         # Initialising NVML takes tens of milliseconds; the host prepares blocks meanwhile.
         reader = _background().submit(_nvml_reader, uuid)
         return Watcher(lambda: (reader.result() or Telemetry)())
-    amd = _amd_reader(bus_id)
-    return Watcher(amd, amd.ended) if amd else Watcher(Telemetry)
+    if amd := _amd_reader(bus_id):
+        return Watcher(amd, amd.ended)
+    return Watcher(_sysfs_reader(bus_id) or Telemetry)
 
 
 class Watcher:
@@ -130,14 +139,14 @@ def compute_processes(uuid: str) -> tuple[int, ...]:
     if library is None or handle is None:
         return ()
     count = ctypes.c_uint(_MOST_PROCESSES)
-    found = (_ProcessInfo * _MOST_PROCESSES)()
+    processes = (_ProcessInfo * _MOST_PROCESSES)()
     try:
         code = library.nvmlDeviceGetComputeRunningProcesses_v3(
-            handle, ctypes.byref(count), ctypes.byref(found)
+            handle, ctypes.byref(count), ctypes.byref(processes)
         )
     except AttributeError:  # a driver older than 510
         return ()
-    return () if code else tuple(item.pid for item in found[: count.value])
+    return () if code else tuple(item.pid for item in processes[: count.value])
 
 
 def _read_nvml(library: ctypes.CDLL, handle: ctypes.c_void_p) -> Telemetry:
@@ -168,17 +177,54 @@ def _read_nvml(library: ctypes.CDLL, handle: ctypes.c_void_p) -> Telemetry:
 
 def _amd_reader(bus_id: Callable[[], str]) -> _AmdReader | None:
     try:
-        import amdsmi  # imported only here; raises KeyError without its C library
-
+        amdsmi = _amdsmi()  # raises KeyError without its C library
         amdsmi.amdsmi_init()
-        wanted = bus_id().lower()
+        address = bus_id().lower()
         # Matched by bus id: HIP_VISIBLE_DEVICES renumbers HIP's devices but not AMD SMI's.
         for handle in amdsmi.amdsmi_get_processor_handles():
-            if amdsmi.amdsmi_get_gpu_device_bdf(handle).lower() == wanted:
+            if amdsmi.amdsmi_get_gpu_device_bdf(handle).lower() == address:
                 return _AmdReader(amdsmi, handle)
     except Exception:
         return None
     return None
+
+
+def _amdsmi() -> Any:
+    """Import AMD SMI; raise ImportError without it."""
+    folder = rocm.python_folder("amd_smi")
+    path = [*sys.path, *([str(folder)] if folder else [])]
+    sys.path, before = path, sys.path
+    try:
+        return importlib.import_module("amdsmi")
+    finally:
+        sys.path = before
+
+
+def _sysfs_reader(bus_id: Callable[[], str]) -> Reader | None:
+    try:
+        (folder,) = (_PCI / bus_id().lower() / "hwmon").iterdir()
+    except Exception:  # no such files, or no bus id
+        return None
+    return functools.partial(_read_sysfs, folder)
+
+
+def _read_sysfs(folder: Path) -> Telemetry:
+    """Read amdgpu's hwmon files: hertz, microwatts and thousandths of a degree."""
+
+    def number(scale: float, *names: str) -> float | None:
+        for name in names:
+            with contextlib.suppress(OSError, ValueError):
+                return float((folder / name).read_text(encoding="ascii")) * scale
+        return None
+
+    return Telemetry(
+        clock_mhz=number(1e-6, "freq1_input"),
+        memory_clock_mhz=number(1e-6, "freq2_input"),
+        # GPUs report the average, the momentary power, or both.
+        power_w=number(1e-6, "power1_input", "power1_average"),
+        # The hot spot; some GPUs have only the edge.
+        temperature_c=number(1e-3, "temp2_input", "temp1_input"),
+    )
 
 
 class _AmdReader:

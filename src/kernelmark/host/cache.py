@@ -36,8 +36,8 @@ def cache_root() -> Path:
 def chosen_cache_root() -> Path:
     """Return the configured folder, safe or not: $KERNELMARK_CACHE, or `kernelmark` in
     $XDG_CACHE_HOME or ~/.cache."""
-    if given := os.environ.get("KERNELMARK_CACHE"):
-        return Path(given).expanduser()
+    if folder := os.environ.get("KERNELMARK_CACHE"):
+        return Path(folder).expanduser()
     # The XDG specification requires that relative paths are ignored.
     xdg = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if xdg.is_absolute():

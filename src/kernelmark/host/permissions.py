@@ -56,10 +56,10 @@ def find_unsafe(path: str | os.PathLike[str]) -> Unsafe | None:
     """Return why `path` is not safe to load from, or None. A path that does not exist yet is judged
     by the folder in which it would be created."""
     # Not os.path.abspath, which drops `link/..` even if the link leads elsewhere.
-    asked = Path.cwd() / path
-    done, left = Path(asked.anchor), list(reversed(asked.parts[1:]))
+    absolute = Path.cwd() / path
+    done, left = Path(absolute.anchor), list(reversed(absolute.parts[1:]))
     links = 0
-    fault = _fault(asked, done, os.lstat(done), last=not left)
+    fault = _fault(absolute, done, os.lstat(done), last=not left)
     while fault is None and left:
         name = left.pop()
         if name == "..":
@@ -70,11 +70,11 @@ def find_unsafe(path: str | os.PathLike[str]) -> Unsafe | None:
             status = os.lstat(here)
         except OSError:  # missing or not accessible: nothing is loaded from it
             return None
-        fault = _fault(asked, here, status, last=not left)
+        fault = _fault(absolute, here, status, last=not left)
         if fault is None and stat.S_ISLNK(status.st_mode):
             links += 1
             if links > _MAX_LINKS:
-                return Unsafe(code="link-loop", path=asked, at=here)
+                return Unsafe(code="link-loop", path=absolute, at=here)
             target = here.readlink()
             done = Path(target.anchor) if target.is_absolute() else done
             left += reversed(target.parts[1:] if target.is_absolute() else target.parts)
@@ -116,18 +116,18 @@ def _remove(folder: Path, maker: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _fault(asked: Path, here: Path, status: os.stat_result, *, last: bool) -> Unsafe | None:
-    """Return why the file, folder or link `here`, on the path `asked`, is unsafe; else None."""
+def _fault(requested: Path, here: Path, status: os.stat_result, *, last: bool) -> Unsafe | None:
+    """Return why the file, folder or link `here`, on the path `requested`, is unsafe; else None."""
     link = stat.S_ISLNK(status.st_mode)
     if status.st_uid not in _trusted(way=not last):
         code = "foreign-link" if link else "foreign-owner"
-        return Unsafe(code=code, path=asked, at=here, owner=status.st_uid)
+        return Unsafe(code=code, path=requested, at=here, owner=status.st_uid)
     # The mode of a link has no effect. In a sticky folder only the owner can rename or remove an
     # entry, so that the owner of the next step matters; but the last step is what gets loaded.
     sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX and not last
     if link or sticky or not _writable_by_others(status):
         return None
-    return Unsafe(code="writable-by-others", path=asked, at=here, owner=status.st_uid)
+    return Unsafe(code="writable-by-others", path=requested, at=here, owner=status.st_uid)
 
 
 def _writable_by_others(status: os.stat_result) -> bool:
@@ -153,10 +153,10 @@ def _own_group(number: int) -> bool:
 def _trusted(*, way: bool) -> frozenset[int]:
     """Return the users whose files are trusted; for the folders on the `way`, also the user that
     root is mapped to in a container without root."""
-    known = {0, os.geteuid()}
+    owners = {0, os.geteuid()}
     if way and (shown := _unmapped_root()) is not None:
-        known.add(shown)
-    return frozenset(known)
+        owners.add(shown)
+    return frozenset(owners)
 
 
 def _unmapped_root() -> int | None:

@@ -1,15 +1,30 @@
-"""None"""
+"""Child processes: groups that end with their parent, commands of this kernelmark, and git without
+the programs that a repository's own configuration names.
+
+A checkout may come from elsewhere, with its `.git/config`: git would run the file-system monitor,
+filters, hooks and transports named there. The user's and the system's configuration applies.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import gc
 import os
+import re
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 _GUARD = ("/bin/sh", "-c", "read _ || kill -9 0")
+_START = str(Path(__file__).with_name("start.py"))
+
+
+def own_command(module: str, *arguments: str, python: str = "") -> list[str]:
+    """Return the command that runs a module of this kernelmark, by default under this interpreter.
+    Neither it nor what it imports is taken from the working directory."""
+    return [python or sys.executable, "-P", _START, module, *arguments]
 
 
 @contextlib.contextmanager
@@ -107,3 +122,59 @@ def existing_objects_frozen() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
+
+
+# Keys whose value is run as a program, or allows a transport that runs one.
+_PROGRAMS = re.compile(
+    r"core\.(fsmonitor|sshcommand|gitproxy|askpass|editor|pager|alternaterefscommand)"
+    r"|filter\..*\.(clean|smudge|process)|diff\.external|diff\..*\.(command|textconv)"
+    r"|merge\..*\.driver|credential\.(.*\.)?helper|gpg\.(.*\.)?program|log\.showsignature"
+    r"|remote\..*\.(vcs|uploadpack|receivepack)|gc\.recentobjectshook|submodule\..*\.update"
+    r"|protocol\.(.*\.)?allow|pager\..*"
+)
+_DEFAULTS = {"log.showsignature": "false", "gpg.program": "gpg"}
+_OWN_SCOPES = ("local", "worktree")
+
+
+def run_git(
+    folder: str | os.PathLike[str], *arguments: str, timeout_s: float
+) -> subprocess.CompletedProcess[bytes]:
+    """Run git in a folder. Raise OSError if it cannot be started, and
+    subprocess.TimeoutExpired."""
+    git = ["git", "-C", str(folder)]
+    listed = run_child([*git, "config", "--list", "--show-scope", "-z"], timeout_s=timeout_s)
+    env = {**os.environ, **_overrides(listed.stdout.decode(errors="surrogateescape"))}
+    return run_child([*git, *arguments], timeout_s=timeout_s, env=env)
+
+
+def _overrides(listed: str) -> dict[str, str]:
+    """Return the variables that set every program of a repository's own configuration to the value
+    of the user's, or to none."""
+    scopes, entries = listed.split("\0")[:-1:2], listed.split("\0")[1::2]
+    values: dict[str, str] = {"core.hookspath": os.devnull}
+    own: dict[str, None] = {}
+    for scope, entry in zip(scopes, entries, strict=True):
+        key, _, value = entry.partition("\n")
+        if not _PROGRAMS.fullmatch(key):
+            continue
+        if scope in _OWN_SCOPES:
+            own[key] = None
+        else:
+            values[key] = value
+    for key in own:
+        values.setdefault(key, _default(key))
+    chosen = {key: values[key] for key in ("core.hookspath", *own)}
+    count = int(os.environ.get("GIT_CONFIG_COUNT", "0"))  # the user's own, which come first
+    variables = {"GIT_CONFIG_COUNT": str(count + len(chosen))}
+    for number, (key, value) in enumerate(chosen.items(), count):
+        variables[f"GIT_CONFIG_KEY_{number}"] = key
+        variables[f"GIT_CONFIG_VALUE_{number}"] = value
+    return variables
+
+
+def _default(key: str) -> str:
+    if key.startswith("protocol."):
+        return "never" if key == "protocol.ext.allow" else "user"
+    if key.startswith("submodule."):
+        return "checkout"
+    return _DEFAULTS.get(key, "")

@@ -23,26 +23,26 @@ _AGAIN_S = 0.01
 class _Command:
     """The state of the command that this process runs."""
 
-    asked = 0  # the signal that was received; 0: none
+    stop_signal = 0  # the signal that was received; 0: none
     begun = False  # whether there may be something to clean up
     began = time.monotonic()
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
     """Raise KeyboardInterrupt, and record it: a library may replace it by another error."""
-    _Command.asked = number
+    _Command.stop_signal = number
     raise KeyboardInterrupt
 
 
 def stop_asked() -> bool:
     """Return whether `interrupt` was called since the command began."""
-    return _Command.asked != 0
+    return _Command.stop_signal != 0
 
 
 def begin_command(*, with_process: bool = False) -> None:
     """Reset the state for a new command in this process, which began now, or, `with_process`, when
     the process did: loading Python took at least the CPU time so far."""
-    _Command.asked, _Command.begun = 0, False
+    _Command.stop_signal, _Command.begun = 0, False
     _Command.began = time.monotonic() - (time.process_time() if with_process else 0.0)
 
 
@@ -59,7 +59,7 @@ def raise_ignored() -> None:
 
     def hook(lost: sys.UnraisableHookArgs) -> None:
         if issubclass(lost.exc_type, KeyboardInterrupt):
-            _send_again(_Command.asked or signal.SIGINT)
+            _send_again(_Command.stop_signal or signal.SIGINT)
         else:
             usual(lost)
 

@@ -1,4 +1,5 @@
-"""Comparison of variants of one module: numerics first, then times in interleaved rounds.
+"""Comparison of variants of one module: numerics first, element by element, then times in
+interleaved rounds.
 
 Each variant runs once in its own process for its outputs, which are compared with those of the
 first variant and with the module in float64. The variants that ran are timed in rounds: a round
@@ -22,17 +23,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmark.backends.iree.compiler import config_text
+from kernelmark.backends.iree.compiler import DispatchTime, ToolRound, config_text
 from kernelmark.backends.iree.runtime import absent
-from kernelmark.backends.iree.tools import DispatchTime, Round
-from kernelmark.core.dtype import DTYPES
+from kernelmark.core.dtype import DTYPES, dtype
 from kernelmark.core.errors import CaseError, CompileError, UsageError
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Block, KernelInfo, ResultSet, Status
 from kernelmark.core.timing import Cache, Timer, Timing
 from kernelmark.iree.modules import (
-    Built,
+    BuiltModule,
     ModuleCall,
     Signature,
     TensorType,
@@ -49,11 +49,101 @@ from kernelmark.iree.modules import (
     same_but_specs,
     specs_applied,
 )
-from kernelmark.numerics.divergence import Divergence, measure_divergence
 from kernelmark.runners.capture import environment
 from kernelmark.stats.interval import measured_interval
 from kernelmark.stats.paired import Paired, paired_verdict
 from kernelmark.workloads.importers import Overrides, ResultFile, ResultRow, build_run, problem_of
+
+# Upper bounds of the histogram's bins in units in the last place; one more bin holds the rest. A
+# correctly rounded result is within half a unit, a faithfully rounded one within one.
+ULP_BOUNDS = (0.5, 1.0, 2.0, 4.0, 16.0, 256.0)
+# Kernels differ in the order of their sums. Dot products of 11,520 uniform terms (the longest of
+# SDXL's convolutions), added one by one in f32, were at most 4.3e-6 from float64; rounding them to
+# f16 adds 3e-4. Sums of 576 terms in f16 instead of f32 are off by over 4e-3 in 3 % of elements.
+TOLERANCES = {"f64": 1e-10, "f32": 1e-5, "f16": 4e-3, "bf16": 3e-2}
+_SMALL_FLOAT_TOLERANCE = 0.25  # for 8-bit floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divergence:
+    """Differences between values and a reference of equal shape.
+
+    An element is bad where |value - reference| > tolerance · (|reference| + rms(reference)): sums
+    that cancel have the absolute error of their terms, so that no relative bound holds for them.
+    """
+
+    count: int
+    tolerance: float
+    max_abs: float
+    max_rel: float
+    bad: int
+    first_bad: tuple[int, ...] | None
+    ulps: tuple[int, ...]
+
+    @property
+    def fraction_bad(self) -> float:
+        return self.bad / self.count if self.count else 0.0
+
+    @property
+    def passed(self) -> bool:
+        return self.bad == 0
+
+
+def default_tolerance(dtype_name: str) -> float:
+    """Return the tolerance for outputs of a dtype: 0 for integers."""
+    if dtype(dtype_name).kind == "int":
+        return 0.0
+    return TOLERANCES.get(dtype_name, _SMALL_FLOAT_TOLERANCE)
+
+
+def measure_divergence(
+    values: NDArray[np.float64],
+    reference: NDArray[np.float64],
+    dtype_name: str,
+    tolerance: float | None = None,
+) -> Divergence:
+    """Compare values that were stored as `dtype_name` with a reference, both exact in float64."""
+    if values.shape != reference.shape:
+        raise ValueError(f"shapes differ: {values.shape} and {reference.shape}")
+    allowed = default_tolerance(dtype_name) if tolerance is None else tolerance
+    finite = np.isfinite(reference)
+    scale = float(np.sqrt(np.mean(np.square(reference[finite])))) if finite.any() else 0.0
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        error = np.abs(values - reference)
+        # Equal infinities agree, and so do two NaNs; a number agrees with neither.
+        agree = (values == reference) | (np.isnan(values) & np.isnan(reference))
+        error = np.where(agree, 0.0, np.where(np.isnan(error), np.inf, error))
+        bad = error > allowed * (np.abs(reference) + scale)
+        relative = np.where(error > 0, error / np.abs(reference), 0.0)
+        ulps = np.where(error > 0, error / _ulp(reference, dtype_name), 0.0)
+    first = np.argmax(bad) if bad.any() else None
+    return Divergence(
+        count=values.size,
+        tolerance=allowed,
+        max_abs=float(error.max(initial=0.0)),
+        max_rel=float(relative.max(initial=0.0)),
+        bad=int(bad.sum()),
+        first_bad=None
+        if first is None
+        else tuple(int(i) for i in np.unravel_index(int(first), bad.shape)),
+        ulps=_histogram(ulps),
+    )
+
+
+def _histogram(ulps: NDArray[np.float64]) -> tuple[int, ...]:
+    bins = np.searchsorted(ULP_BOUNDS, ulps.ravel(), side="left")
+    return tuple(int(n) for n in np.bincount(bins, minlength=len(ULP_BOUNDS) + 1))
+
+
+def _ulp(reference: NDArray[np.float64], dtype_name: str) -> NDArray[np.float64]:
+    """Return the spacing of a dtype's numbers at each reference value."""
+    kind = dtype(dtype_name)
+    if kind.kind == "int":
+        return np.ones_like(reference)
+    _, exponent = np.frexp(np.where(np.isfinite(reference), reference, 1.0))
+    exponent = np.maximum(exponent - 1, kind.min_exponent)
+    return np.asarray(np.ldexp(1.0, exponent - (kind.digits - 1)), np.float64)
+
 
 Outputs = tuple[NDArray[np.float64], ...]
 OnStep = Callable[[str], None]
@@ -63,7 +153,7 @@ _REFERENCE = "float64"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class VariantPlan:
     """The variants to compare, and how. `tolerance` None means the default of each output's dtype;
     empty `inputs` mean random ones."""
 
@@ -106,7 +196,7 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class VariantOutcome:
     """The result of a variant. `end_to_end` is the time of a call of the function as its caller
     sees it; `kernels` is the sum over its dispatches, measured inside the same call. There is one
     divergence per output; `against_first` is empty for the first variant, `against_f64` without a
@@ -115,7 +205,7 @@ class Outcome:
     variant: Variant
     status: Status
     error: str = ""
-    built: Built | None = None
+    built: BuiltModule | None = None
     specs_applied: bool | None = None
     end_to_end: Times | None = None
     kernels: Times | None = None
@@ -134,12 +224,12 @@ class Outcome:
 class Report:
     """All variants; the first is the base. `not_run` and `no_reference` are reasons, or empty."""
 
-    plan: Plan
+    plan: VariantPlan
     target: str
     driver: str
     function: str
     module_sha256: str
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[VariantOutcome, ...]
     not_run: str = ""
     no_reference: str = ""
 
@@ -149,25 +239,25 @@ class Report:
 
 
 def compare_variants(
-    plan: Plan, *, folder: Path | None = None, on_step: OnStep | None = None
+    plan: VariantPlan, *, folder: Path | None = None, on_step: OnStep | None = None
 ) -> Report:
     """Compile, run, check and time all variants of a plan. `folder` keeps the compiled files."""
     with contextlib.ExitStack() as stack:
         if folder is None:
-            made = stack.enter_context(tempfile.TemporaryDirectory(prefix="kmark-iree-"))
-            folder = Path(made)
+            temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="kmark-iree-"))
+            folder = Path(temporary)
         return _Comparison(plan, folder, on_step or (lambda step: None)).run()
 
 
 class _Comparison:
     """The state between the steps; variants that fail are removed from `_built`."""
 
-    def __init__(self, plan: Plan, folder: Path, on_step: OnStep) -> None:
+    def __init__(self, plan: VariantPlan, folder: Path, on_step: OnStep) -> None:
         self._plan = plan
         self._folder = folder
         self._on_step = on_step
         self._target = resolve_target(plan.target)
-        self._built: dict[str, Built] = {}
+        self._built: dict[str, BuiltModule] = {}
         self._known: dict[str, dict[str, object]] = {v.name: {} for v in plan.variants}
         self._function, self._signature = "", Signature(inputs=(), outputs=())
 
@@ -195,7 +285,7 @@ class _Comparison:
             function=self._function,
             module_sha256=hashlib.sha256(self._plan.module.read_bytes()).hexdigest(),
             outcomes=tuple(
-                Outcome(**{"variant": v, "status": Status.OK, **self._known[v.name]})  # type: ignore[arg-type]
+                VariantOutcome(**{"variant": v, "status": Status.OK, **self._known[v.name]})  # type: ignore[arg-type]
                 for v in self._plan.variants
             ),
             not_run=not_run,
@@ -217,7 +307,7 @@ class _Comparison:
         self._built[variant.name] = built
         self._known[variant.name] |= {"built": built, "specs_applied": applied}
 
-    def _applied(self, built: Built) -> bool:
+    def _applied(self, built: BuiltModule) -> bool:
         """Return whether the specs changed a dispatch; compile without specs if needed."""
         plain = same_but_specs(built.variant, list(self._built.values())) or build_variant(
             self._plan.module, plain_variant(built.variant), self._target, self._folder
@@ -241,14 +331,14 @@ class _Comparison:
             except CaseError as error:
                 self._fail(name, Status.RUNTIME_ERROR, error)
                 continue
-            known = self._known[name]
+            facts = self._known[name]
             if first is not None:
-                known["against_first"] = found = self._diverge(outputs, first[1])
-                _judge(known, found, against=first[0])
+                facts["against_first"] = divergences = self._diverge(outputs, first[1])
+                _judge(facts, divergences, against=first[0])
             # The first variant may be wrong: the float64 reference, if any, decides.
             if reference is not None:
-                known["against_f64"] = found = self._diverge(outputs, reference)
-                _judge(known, found, against="float64")
+                facts["against_f64"] = divergences = self._diverge(outputs, reference)
+                _judge(facts, divergences, against="float64")
             first = (name, outputs) if first is None else first
         return why
 
@@ -286,7 +376,7 @@ class _Comparison:
         )
 
     def _time(self, call: ModuleCall) -> None:
-        rounds: dict[str, list[Round]] = {name: [] for name in self._built}
+        rounds: dict[str, list[ToolRound]] = {name: [] for name in self._built}
         order, draw = list(rounds), random.Random(self._plan.seed)
         begun = time.monotonic()
         for number in range(self._plan.rounds):
@@ -310,22 +400,22 @@ class _Comparison:
             if name != base and not wrong:
                 self._known[name] |= _verdicts(rounds[base], rounds[name])
 
-    def _round(self, name: str, before: Sequence[Round], call: ModuleCall) -> Round:
+    def _round(self, name: str, before: Sequence[ToolRound], call: ModuleCall) -> ToolRound:
         expected_s = statistics.median(before[-1].samples_s) if before else 0.0
         return call.times(self._built[name].binary, expected_s)
 
 
-def _judge(known: dict[str, object], found: Sequence[Divergence], *, against: str) -> None:
+def _judge(facts: dict[str, object], divergences: Sequence[Divergence], *, against: str) -> None:
     """Set the status to wrong at the first output that diverges, else to ok."""
-    known |= {"status": Status.OK, "error": ""}
-    for number, one in enumerate(found):
-        if not one.passed:
+    facts |= {"status": Status.OK, "error": ""}
+    for number, divergence in enumerate(divergences):
+        if not divergence.passed:
             reason = Reason(
                 f"output {number} diverges from {against} in "
-                f"{100 * one.fraction_bad:.2f} % of its elements, first at "
-                f"{one.first_bad}; the tolerance is {one.tolerance:g}"
+                f"{100 * divergence.fraction_bad:.2f} % of its elements, first at "
+                f"{divergence.first_bad}; the tolerance is {divergence.tolerance:g}"
             )
-            known |= {"status": Status.WRONG, "error": reason}
+            facts |= {"status": Status.WRONG, "error": reason}
             return
 
 
@@ -334,7 +424,7 @@ def _wide(kind: TensorType) -> TensorType:
     return TensorType(shape=kind.shape, dtype="f64") if is_float else kind
 
 
-def _summary(rounds: Sequence[Round]) -> dict[str, object]:
+def _summary(rounds: Sequence[ToolRound]) -> dict[str, object]:
     has_kernels = all(item.dispatches for item in rounds)
     names = dict.fromkeys(name for item in rounds for name in item.dispatches)
     return {
@@ -343,11 +433,11 @@ def _summary(rounds: Sequence[Round]) -> dict[str, object]:
         "dispatch_s": FrozenDict(
             {
                 name: DispatchTime(
-                    seconds=statistics.median(r.dispatches[name].seconds for r in held),
-                    calls=held[0].dispatches[name].calls,
+                    seconds=statistics.median(r.dispatches[name].seconds for r in measured),
+                    calls=measured[0].dispatches[name].calls,
                 )
                 for name in names
-                if (held := [item for item in rounds if name in item.dispatches])
+                if (measured := [item for item in rounds if name in item.dispatches])
             }
         ),
     }
@@ -367,18 +457,18 @@ def _times(samples: Sequence[tuple[float, ...]]) -> Times:
     )
 
 
-def _verdicts(base: Sequence[Round], head: Sequence[Round]) -> dict[str, Paired]:
+def _verdicts(base: Sequence[ToolRound], head: Sequence[ToolRound]) -> dict[str, Paired]:
     """Return the verdicts of paired rounds. Both sides have the same rounds, as a side that missed
     one has failed."""
 
-    def medians(rounds: Sequence[Round]) -> list[float]:
+    def medians(rounds: Sequence[ToolRound]) -> list[float]:
         return [statistics.median(item.samples_s) for item in rounds]
 
-    found = {"end_to_end_verdict": paired_verdict(medians(base), medians(head))}
+    verdicts = {"end_to_end_verdict": paired_verdict(medians(base), medians(head))}
     if all(item.dispatches for item in (*base, *head)):
         sums = [[item.kernel_s for item in side] for side in (base, head)]
-        found["kernels_verdict"] = paired_verdict(*sums)
-    return found
+        verdicts["kernels_verdict"] = paired_verdict(*sums)
+    return verdicts
 
 
 def result_set(report: Report, label: str = "") -> ResultSet:
@@ -392,30 +482,30 @@ def result_set(report: Report, label: str = "") -> ResultSet:
     facts = Overrides(label=label, device=device, arch=report.target, started=time.time())
     file = ResultFile(report.plan.module, facts)
     file.environment = environment(here, ["iree"])
-    made = build_run(file, rows, "iree-benchmark-module")
+    run = build_run(file, rows, "iree-benchmark-module")
     kernels = {outcome.variant.name: _kernel_info(outcome) for outcome in report.outcomes}
     results = tuple(
         dataclasses.replace(result, kernel=kernels[str(result.case.config["variant"])])
-        for result in made.results
+        for result in run.results
     )
-    return dataclasses.replace(made, results=results)
+    return dataclasses.replace(run, results=results)
 
 
-def _result_rows(report: Report, one: Outcome) -> Iterator[ResultRow]:
+def _result_rows(report: Report, outcome: VariantOutcome) -> Iterator[ResultRow]:
     """Yield a row per round, or one row without a time if the variant was not timed."""
-    status, error = one.status, Reason.of(one.error)
+    status, error = outcome.status, Reason.of(outcome.error)
     if report.not_run and status is Status.OK:
         status, error = Status.SKIPPED, Reason(f"compiled, not run: {report.not_run}")
-    for part, times in (("end_to_end", one.end_to_end), ("kernels", one.kernels)):
+    for part, times in (("end_to_end", outcome.end_to_end), ("kernels", outcome.kernels)):
         if times is None and part == "kernels":
             continue
-        words = {"module": report.plan.module.stem, "digest": f"x{report.module_sha256[:8]}"}
-        words |= {"function": report.function or "none", "part": part}
+        parameters = {"module": report.plan.module.stem, "digest": f"x{report.module_sha256[:8]}"}
+        parameters |= {"function": report.function or "none", "part": part}
         for samples in [block.samples_s for block in times.blocks] if times else [()]:
             yield ResultRow(
-                problem=problem_of("iree_module", words),
+                problem=problem_of("iree_module", parameters),
                 backend="iree",
-                config={"variant": one.variant.name},
+                config={"variant": outcome.variant.name},
                 timing=Timing(cache=Cache.HOT, timer=Timer.LOOP, threads=report.plan.threads),
                 samples_s=samples,
                 status=status,
@@ -423,17 +513,19 @@ def _result_rows(report: Report, one: Outcome) -> Iterator[ResultRow]:
             )
 
 
-def _kernel_info(one: Outcome) -> KernelInfo:
-    if one.built is None:
+def _kernel_info(outcome: VariantOutcome) -> KernelInfo:
+    if outcome.built is None:
         return KernelInfo()
     used: dict[str, int] = {}
-    for dispatch in one.built.dispatches:
+    for dispatch in outcome.built.dispatches:
         for name, amount in dispatch.resources.items():
             used[name] = max(used.get(name, 0), amount)
     return KernelInfo(
-        name="+".join(dispatch.name for dispatch in one.built.dispatches),
-        compile_s=one.built.compile_s,
-        binary_hash=one.built.sha256,
+        name="+".join(dispatch.name for dispatch in outcome.built.dispatches),
+        compile_s=outcome.built.compile_s,
+        binary_hash=outcome.built.sha256,
         resources=used,
-        configs={dispatch.name: config_text(dispatch.config) for dispatch in one.built.dispatches},
+        configs={
+            dispatch.name: config_text(dispatch.config) for dispatch in outcome.built.dispatches
+        },
     )

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from kernelmark import ops
+from kernelmark.backends.iree.compiler import ToolRound
 from kernelmark.backends.iree.runtime import absent
-from kernelmark.backends.iree.tools import Round
 from kernelmark.core.errors import KernelmarkError, Unsupported, UsageError
 from kernelmark.core.files import write_whole
 from kernelmark.core.immutable import FrozenDict
@@ -85,8 +85,8 @@ def rank_dispatches(
             hint="rank them on the CPU with --target cpu, or compile them with "
             "kmark iree ab MODULE --variant base: --target …",
         )
-    with tempfile.TemporaryDirectory(prefix="kmark-iree-") as made:
-        folder = Path(made)
+    with tempfile.TemporaryDirectory(prefix="kmark-iree-") as temporary:
+        folder = Path(temporary)
         on_step("compile")
         built = build_variant(module, Variant(name="model", flags=tuple(flags)), goal, folder)
         name, signature = read_signature(built.binary, function)
@@ -98,7 +98,7 @@ def rank_dispatches(
             timeout_s=timeout_s,
             threads=threads,
         )
-        timed: list[Round] = []
+        timed: list[ToolRound] = []
         for number in range(rounds):
             on_step(f"round {number + 1} of {rounds}")
             expected_s = statistics.median(timed[-1].samples_s) if timed else 0.0
@@ -108,7 +108,7 @@ def rank_dispatches(
     computed = dict(what for text in built.sources.values() for what in computed_by(text))
     used = {dispatch.name: dispatch.resources for dispatch in built.dispatches}
     total = statistics.median(item.kernel_s for item in timed)
-    found = [
+    costs = [
         DispatchCost(
             name=kernel,
             seconds=(seconds := statistics.median(r.dispatches[kernel].seconds for r in timed)),
@@ -120,7 +120,7 @@ def rank_dispatches(
         for kernel in timed[0].dispatches
         if all(kernel in item.dispatches for item in timed)
     ]
-    return tuple(sorted(found, key=lambda item: -item.seconds))
+    return tuple(sorted(costs, key=lambda item: -item.seconds))
 
 
 def workload_of(costs: Iterable[DispatchCost], name: str) -> Workload:
@@ -153,9 +153,9 @@ def save_workload(workload: Workload, folder: Path, module: Path) -> None:
     ]
     for key in dict.fromkeys(call.problem.key for call in workload.calls):
         problem = ops.parse(key)
-        words = {**problem.dims, **problem.dtypes, **problem.options}
+        parameters = {**problem.dims, **problem.dtypes, **problem.options}
         lines += ["", "[[problems]]", f'op = "{problem.op}"']
-        lines += [f"{name} = {json.dumps(value)}" for name, value in words.items()]
+        lines += [f"{name} = {json.dumps(value)}" for name, value in parameters.items()]
     write_whole(folder / "suite.toml", ("\n".join(lines) + "\n").encode())
 
 
@@ -210,14 +210,14 @@ def _classify(function: Any) -> Computed:
         )
     read, op = roots[0]
     try:
-        found = read(op)
+        contraction = read(op)
     except (KernelmarkError, KeyError, ValueError) as error:
         cause = getattr(error, "message", str(error))
         return Computed(why=prefixed(cause, f"{op.name}: "))
-    if found.problem is None:
-        return found
-    problem = found.problem
-    lost = (*found.lost, "fused") if fused else found.lost
+    if contraction.problem is None:
+        return contraction
+    problem = contraction.problem
+    lost = (*contraction.lost, "fused") if fused else contraction.lost
     # A rounding of the result is part of the problem, by its output's dtype.
     output = {"conv": "y", "attention": "o"}.get(problem.op, "c")
     if (
@@ -227,8 +227,8 @@ def _classify(function: Any) -> Computed:
     ):
         try:
             dtypes = dict(problem.dtypes) | {output: DTYPE_OF[stored[0]]}
-            words = {**problem.dims, **dtypes, **problem.options}
-            problem = ops.registry.get(problem.op).problem(**words)
+            parameters = {**problem.dims, **dtypes, **problem.options}
+            problem = ops.registry.get(problem.op).problem(**parameters)
         except KernelmarkError:
             lost = (*lost, "rounding")
     return Computed(problem=problem, lost=tuple(dict.fromkeys(lost)))
@@ -254,8 +254,8 @@ def _maps(op: Any) -> list[list[int | None]]:
 def _parse_map(text: str) -> list[int | None]:
     """Parse `affine_map<(d0, d1) -> (d0, d1 * 2)>`."""
     results = text.partition("->")[2].strip().rstrip(">").strip("() ")
-    words = [word.strip() for word in results.split(",")] if results else []
-    return [int(word[1:]) if word[1:].isdecimal() and word[0] == "d" else None for word in words]
+    indices = [word.strip() for word in results.split(",")] if results else []
+    return [int(word[1:]) if word[1:].isdecimal() and word[0] == "d" else None for word in indices]
 
 
 def _shape(value: Any) -> list[int]:
@@ -312,7 +312,7 @@ def _contraction(op: Any) -> Computed:
     count = {
         name: math.prod(sizes[d] for d in part) for name, part in (("m", m), ("n", n), ("k", k))
     }
-    words: dict[str, Any] = {
+    parameters: dict[str, Any] = {
         **count,
         "a": _dtype(a),
         "b": _dtype(b),
@@ -323,8 +323,8 @@ def _contraction(op: Any) -> Computed:
     }
     name = "batched_gemm" if batch else "gemm"
     if batch:
-        words["batch"] = math.prod(sizes[d] for d in batch)
-    return Computed(problem=ops.registry.get(name).problem(**words), lost=tuple(lost))
+        parameters["batch"] = math.prod(sizes[d] for d in batch)
+    return Computed(problem=ops.registry.get(name).problem(**parameters), lost=tuple(lost))
 
 
 def _convolution(op: Any) -> Computed:

@@ -24,18 +24,21 @@ from numpy.typing import NDArray
 from kernelmark.backends.iree.compiler import (
     DUMP_PREFIX,
     MODULE_LIMIT_S,
+    ToolRound,
     compiler_present,
     dump_flag,
     explain,
     load_configs,
+    parse_round,
     run_dumping,
     run_limited,
+    run_tool,
     tool,
+    tool_command,
 )
 from kernelmark.backends.iree.runtime import instance
 from kernelmark.backends.iree.spec import MAIN, PREPROCESSING_FLAG, SPEC_FLAG
 from kernelmark.backends.iree.targets import Target, kernel_resources, target_named
-from kernelmark.backends.iree.tools import Round, command, parse_round, run_tool
 from kernelmark.core.dtype import DTYPES, dtype
 from kernelmark.core.errors import CaseError, CompileError, UsageError, located
 from kernelmark.core.immutable import FrozenDict
@@ -93,7 +96,7 @@ class Signature:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dispatch:
+class ModuleDispatch:
     """A kernel that the compiler created. `config` is its translation info and lowering configs as
     the compiler prints them (pipeline, tile sizes, intrinsic)."""
 
@@ -103,14 +106,14 @@ class Dispatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Built:
+class BuiltModule:
     """A compiled variant. `sources` are the dispatches before lowering, by file name."""
 
     variant: Variant
     binary: Path
     sha256: str
     compile_s: float
-    dispatches: tuple[Dispatch, ...]
+    dispatches: tuple[ModuleDispatch, ...]
     sources: Mapping[str, str]
 
 
@@ -126,9 +129,9 @@ def parse_variant(text: str) -> Variant:
         return _parse_words(name, split_words(rest))
 
 
-def _parse_words(name: str, words: Sequence[str]) -> Variant:
+def _parse_words(name: str, parts: Sequence[str]) -> Variant:
     flags, specs, objects = [], [], []
-    for word in words:
+    for word in parts:
         if word.startswith("-"):
             flags.append(word)
             continue
@@ -140,8 +143,8 @@ def _parse_words(name: str, words: Sequence[str]) -> Variant:
         elif path.suffix in _OBJECTS:
             objects.append(path)
         else:
-            known = f"a spec is .mlir, a kernel object one of {', '.join(_OBJECTS)}"
-            raise UsageError(f"{path.name} is neither a spec nor a kernel object", hint=known)
+            suffixes = f"a spec is .mlir, a kernel object one of {', '.join(_OBJECTS)}"
+            raise UsageError(f"{path.name} is neither a spec nor a kernel object", hint=suffixes)
     return Variant(name=name, flags=tuple(flags), specs=tuple(specs), objects=tuple(objects))
 
 
@@ -155,7 +158,7 @@ def split_words(text: str) -> list[str]:
         ) from None
 
 
-def build_variant(module: Path, variant: Variant, target: Target, folder: Path) -> Built:
+def build_variant(module: Path, variant: Variant, target: Target, folder: Path) -> BuiltModule:
     """Compile `module` into `folder`. Raise CompileError if the compiler fails."""
     if not compiler_present():
         raise UsageError(
@@ -181,13 +184,13 @@ def build_variant(module: Path, variant: Variant, target: Target, folder: Path) 
         )
     code = binary.read_bytes()
     used = kernel_resources(code)
-    return Built(
+    return BuiltModule(
         variant=variant,
         binary=binary,
         sha256=hashlib.sha256(code).hexdigest(),
         compile_s=compile_s,
         dispatches=tuple(
-            Dispatch(name=name, config=config, resources=FrozenDict(used.get(name, {})))
+            ModuleDispatch(name=name, config=config, resources=FrozenDict(used.get(name, {})))
             for name, config in load_configs(dumps).items()
         ),
         sources={
@@ -204,15 +207,15 @@ def _refuse_unknown_target(target: Target) -> None:
 
     Called only after a compilation failed, because it takes a second.
     """
-    command = [tool("iree-compile"), "-", *target.device_flags, "--compile-to=stream"]
-    done = run_limited(command, input=b"module {}")
+    tool_command = [tool("iree-compile"), "-", *target.device_flags, "--compile-to=stream"]
+    done = run_limited(tool_command, input=b"module {}")
     if done.returncode:
         log = done.stderr.decode(errors="replace")
         cause = explain(done.returncode, log, "").splitlines()[0]
         raise UsageError(f"IREE's compiler has no target {target.name}: {cause}", hint=_TARGETS)
 
 
-def specs_applied(built: Built, plain: Built) -> bool:
+def specs_applied(built: BuiltModule, plain: BuiltModule) -> bool:
     """Return whether specs changed any dispatch, compared with the same flags without them."""
     return (built.dispatches, built.sources) != (plain.dispatches, plain.sources)
 
@@ -222,11 +225,11 @@ def read_signature(binary: Path, function: str = "") -> tuple[str, Signature]:
     import iree.runtime as rt
 
     module = rt.VmModule.mmap(instance(), str(binary))
-    found = {
+    declarations = {
         name: module.lookup_function(name).reflection.get("iree.abi.declaration", "")
         for name in module.function_names
     }
-    public = {name: text for name, text in found.items() if text}
+    public = {name: text for name, text in declarations.items() if text}
     if not function and len(public) == 1:
         function = next(iter(public))
     if function not in public:
@@ -275,10 +278,10 @@ def _spec_flags(path: Path) -> tuple[str, ...]:
 
 def resolve_target(name: str) -> Target:
     """Return the target named cpu, gfx942, sm_80 or vulkan. Raise UsageError for an unknown one."""
-    found = target_named(name)
-    if found is None:
+    goal = target_named(name)
+    if goal is None:
         raise UsageError(f"unknown target {name!r} of iree", hint=_TARGETS)
-    return found
+    return goal
 
 
 def plain_variant(variant: Variant) -> Variant:
@@ -286,14 +289,14 @@ def plain_variant(variant: Variant) -> Variant:
     return dataclasses.replace(variant, name=f"{variant.name}.no-spec", specs=())
 
 
-def same_but_specs(one: Variant, others: Sequence[Built]) -> Built | None:
-    """Return a build without specs that has the flags and objects of `one`, or None."""
+def same_but_specs(variant: Variant, builds: Sequence[BuiltModule]) -> BuiltModule | None:
+    """Return a build without specs that has the flags and objects of `variant`, or None."""
     return next(
         (
             built
-            for built in others
+            for built in builds
             if not built.variant.specs
-            and (built.variant.flags, built.variant.objects) == (one.flags, one.objects)
+            and (built.variant.flags, built.variant.objects) == (variant.flags, variant.objects)
         ),
         None,
     )
@@ -311,7 +314,7 @@ _LONG_S = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Input:
+class ModuleInput:
     """An argument: its values, exact in float64, and the type they are stored in. A scalar has only
     its `text`."""
 
@@ -329,8 +332,8 @@ def check_module(module: Path) -> None:
 def check_least(option: str, value: float, least: int) -> None:
     """Raise UsageError for a value below `least`, or NaN."""
     if not value >= least:
-        wanted = f"a number of at least {least}"
-        raise UsageError(f"{option}={value:g} is not {wanted}")
+        expected = f"a number of at least {least}"
+        raise UsageError(f"{option}={value:g} is not {expected}")
 
 
 def check_timeout(timeout_s: float) -> None:
@@ -339,23 +342,25 @@ def check_timeout(timeout_s: float) -> None:
         raise UsageError("a time limit must be a positive number of seconds")
 
 
-def make_inputs(signature: Signature, given: Sequence[str], seed: int = 1) -> tuple[Input, ...]:
+def make_inputs(
+    signature: Signature, texts: Sequence[str], seed: int = 1
+) -> tuple[ModuleInput, ...]:
     """Return the function's arguments. Where only a type is given, values are random: floats
     uniform in [-1, 1], integers 0 or 1, which are also valid as indices."""
-    if given and len(given) != len(signature.inputs):
+    if texts and len(texts) != len(signature.inputs):
         raise UsageError(
-            f"--input was given {counted(len(given), 'time')}, but the function"
+            f"--input was given {counted(len(texts), 'time')}, but the function"
             f" has {counted(len(signature.inputs), 'argument')}: "
             f"{join_commas(map(str, signature.inputs))}",
             hint="give one --input for each argument, or none",
         )
     random = np.random.default_rng(seed)
-    words = given or [""] * len(signature.inputs)
-    made = []
-    for number, (word, kind) in enumerate(zip(words, signature.inputs, strict=True), 1):
+    input_texts = texts or [""] * len(signature.inputs)
+    inputs = []
+    for number, (word, kind) in enumerate(zip(input_texts, signature.inputs, strict=True), 1):
         with located(f"--input {number}"):
-            made.append(_input(word, kind, random))
-    return tuple(made)
+            inputs.append(_input(word, kind, random))
+    return tuple(inputs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -363,7 +368,7 @@ class ModuleCall:
     """A call of a module's function, each time in a new process of one of IREE's tools."""
 
     function: str
-    inputs: tuple[Input, ...]
+    inputs: tuple[ModuleInput, ...]
     target: Target
     folder: Path
     timeout_s: float
@@ -377,7 +382,7 @@ class ModuleCall:
             _load(file.read_bytes(), kind) for file, kind in zip(files, types, strict=True)
         )
 
-    def times(self, binary: Path, expected_s: float = 0.0) -> Round:
+    def times(self, binary: Path, expected_s: float = 0.0) -> ToolRound:
         """Time one process of iree-benchmark-module; `expected_s` is the known time of a call, or
         0."""
         long = expected_s > _LONG_S
@@ -391,23 +396,25 @@ class ModuleCall:
         return parse_round(self._run("iree-benchmark-module", binary, options))
 
     def _run(self, tool: str, binary: Path, options: Sequence[str]) -> str:
-        start = command(tool, binary, self.function, self.target, self.threads)
+        start = tool_command(tool, binary, self.function, self.target, self.threads)
         return run_tool([*start, *_arguments(self.inputs, self.folder), *options], self.timeout_s)
 
 
-def _arguments(inputs: Sequence[Input], folder: Path) -> list[str]:
+def _arguments(inputs: Sequence[ModuleInput], folder: Path) -> list[str]:
     """Return `--input` arguments; values are passed in files, which support every dtype."""
-    words = []
-    for at, one in enumerate(inputs):
-        if one.values is None or one.type.shape is None:
-            words.append(f"--input={one.text}")
+    arguments = []
+    for at, item in enumerate(inputs):
+        if item.values is None or item.type.shape is None:
+            arguments.append(f"--input={item.text}")
             continue
-        file = folder / f"input{at}.{one.type.dtype}.bin"
+        file = folder / f"input{at}.{item.type.dtype}.bin"
         if not file.exists():
-            file.write_bytes(_bits(one.values, one.type.dtype))
-        shape = "".join(f"{size}x" for size in one.values.shape)
-        words.append(f"--input={shape}{_MLIR_NAME.get(one.type.dtype, one.type.dtype)}=@{file}")
-    return words
+            file.write_bytes(_bits(item.values, item.type.dtype))
+        shape = "".join(f"{size}x" for size in item.values.shape)
+        arguments.append(
+            f"--input={shape}{_MLIR_NAME.get(item.type.dtype, item.type.dtype)}=@{file}"
+        )
+    return arguments
 
 
 def _bits(values: NDArray[np.float64], name: str) -> bytes:
@@ -429,7 +436,7 @@ def _load(data: bytes, kind: TensorType) -> NDArray[np.float64]:
     return flat.reshape(shape if shape.count(-1) < 2 else (-1,))
 
 
-def _input(word: str, kind: TensorType, random: np.random.Generator) -> Input:
+def _input(word: str, kind: TensorType, random: np.random.Generator) -> ModuleInput:
     if kind.shape is None:
         if not word:
             raise UsageError(f"a scalar {kind.dtype} needs a value")
@@ -437,22 +444,22 @@ def _input(word: str, kind: TensorType, random: np.random.Generator) -> Input:
             (float if _is_float(kind.dtype) else int)(word)
         except ValueError:
             raise UsageError(f"{word!r} does not fit the type {kind.dtype}") from None
-        return Input(type=kind, text=word)
+        return ModuleInput(type=kind, text=word)
     if kind.dtype not in DTYPES and kind.dtype not in _INTEGERS:
         raise UsageError(f"kernelmark cannot read or write tensors of {kind.dtype}")
     if word.startswith("@"):
-        return Input(type=kind, values=_from_file(Path(word[1:]), kind))
+        return ModuleInput(type=kind, values=_from_file(Path(word[1:]), kind))
     shape, content = kind.shape, ""
     if word:
         match = _SHAPED.match(word)
         if match is None:
             raise UsageError(f"{word!r} is not {_FORM}")
-        asked = parse_type(f"tensor<{match[1]}{match[2]}>")
-        shape, content = asked.shape or (), match[3] or ""
+        tensor_type = parse_type(f"tensor<{match[1]}{match[2]}>")
+        shape, content = tensor_type.shape or (), match[3] or ""
         fits = len(shape) == len(kind.shape) and all(
             declared in (-1, size) for size, declared in zip(shape, kind.shape, strict=True)
         )
-        if asked.dtype != kind.dtype or not fits:
+        if tensor_type.dtype != kind.dtype or not fits:
             raise UsageError(
                 f"{word!r} does not fit the type {kind}",
                 hint="give the shape and dtype that the function declares",
@@ -475,7 +482,7 @@ def _input(word: str, kind: TensorType, random: np.random.Generator) -> Input:
     else:
         # Rounded to the dtype, so that the float64 reference has the same values.
         values = decode(encode(random.uniform(-1, 1, shape), kind.dtype), kind.dtype)
-    return Input(type=kind, values=values)
+    return ModuleInput(type=kind, values=values)
 
 
 def _is_float(name: str) -> bool:

@@ -1,60 +1,196 @@
 """Audit: detects kernels that skip work when their inputs have not changed.
 
 Such a kernel's output is correct after every timed launch. So one block of a measurement, drawn at
-random, is audited after timing: inputs are rewritten, outputs poisoned, and some sets are launched
-once each, in random order. The launched sets must be correct, the others untouched, and the
-launches must not take clearly longer than the timed ones did.
+random, is audited after timing. Some sets are launched alone, and then others in replays, each once
+in a replay, by turns after their inputs were rewritten with the same values and with new ones. The
+difference is what the kernel gains by remembering (`EqualDuty`). After one of the latter
+replays, drawn at random, the launched sets must be correct and the others untouched.
+
+A kernel might recognise an audit and do all of its work then. So audited launches must not take
+much longer than the timed ones did either. On a CPU they may: threads sleep while inputs are
+rewritten, caches and pages are given to others, and another process may run.
 """
 
 from __future__ import annotations
 
 import math
+import secrets
 import statistics
+import time
 from collections.abc import Callable, Sequence
+from enum import Enum
 from functools import partial
 
 from kernelmark.core.result import Check
 from kernelmark.core.timing import Timer
 from kernelmark.devices.base import Device
-from kernelmark.measure.check import Checker, EarlyRead, PendingCheck, check_audit_time, combine
+from kernelmark.measure.check import (
+    Checker,
+    EarlyRead,
+    PendingCheck,
+    check_audit_time,
+    check_gain,
+    combine,
+)
 from kernelmark.measure.sets import Arena, Launchable
+from kernelmark.stats.interval import NORMAL_MAD, mad
+from kernelmark.stats.paired import Looks, signed_rank
 
-# Launches of the shorter of an audit's two replays; the longer one has twice as many. Enough that
-# the slack below is an eighth of their time, but few on a CPU, where rewriting a large set takes
-# longer than launching it.
-_LEAST_LAUNCHES, _HOST_LEAST_LAUNCHES, _MOST_LAUNCHES = 2, 1, 16
-_SLACK_SHARE = 8
-# Longer replays of at most this many launches are projected in all their sets, others in one.
+# What a kernel gains by remembering: replays on new and on unchanged inputs, in turns.
+#
+# Every replay follows a refill of its inputs, with new values (N) or with the values they have (S):
+# S N S N S … So both kinds run at the same duty, and differ only in what a kernel may have kept
+# from its last launch. At a power cap this matters: refilling lets an H200 cool, and the launches
+# of an honest GEMM drop from 152 to 133 µs.
+#
+# Each N is compared with the S before it and with the S after it. A drift of the device moves the
+# two differences in opposite directions. The S after it runs on the same values, the S before it on
+# others, which matters where the time depends on the data. A gain must show in both.
+
+# A gain above this fraction of a launch is refused if it is also significant. Smaller ones do not
+# change a ranking, and the rows of a suite are hardly ever measured better.
+GAIN = 0.03
+# What a CPU itself keeps of the last values: its branch predictor learns the order of branches. On
+# a Xeon of 2.5 GHz np.argmax of 33 × 70 values takes 3.5 µs on the same and 4.7 µs on new values.
+# Of seven such functions at five sizes, up to 57 ms, none gains more than 17 µs beyond the noise.
+PREDICTOR_S = 2e-5
+# There is no gain if the estimate plus _CLEAR_ERRORS standard errors stays below CLEAR.
+CLEAR, _CLEAR_ERRORS = 0.05, 3.0
+# From here on, pairs that scatter too much to be clear stop if they show no sign of a gain.
+_ENOUGH_PAIRS = 8
+LOOKS = Looks(rounds=(16, 32, 64, 128, 256), alpha=5e-4)
+# The differences from launches on other values scatter by more than this, relative to those from
+# launches on the same values, where the time depends on the data.
+_DATA_FACTOR = 3.0
+# The standard error of a median over that of a mean, with the deviation taken from the MAD.
+_MEDIAN_ERROR = 1.2533 * NORMAL_MAD
+
+
+class Finding(Enum):
+    """What the pairs show."""
+
+    OPEN = "open"  # more pairs are needed
+    NO_GAIN = "no gain"
+    DATA_DEPENDENT = "data-dependent"  # times follow the values, not whether they are new
+    GAIN = "gain"
+
+
+class EqualDuty:
+    """Times of series S N S … N S.
+
+    Gains are fractions of `timed_s`, the time of these launches when they were timed, or of that of
+    an S if it is shorter. `most` pairs of N and S are enough. Gains up to `allowed` are not
+    refused.
+    """
+
+    def __init__(self, timed_s: float, *, most: int = LOOKS.last, allowed: float = GAIN) -> None:
+        self._timed_s = timed_s
+        self._most = most
+        self._allowed = allowed
+        self._clear = allowed + CLEAR - GAIN
+        self._same_s: list[float] = []
+        self._before_s: list[float] = []
+        self._after_s: list[float] = []
+
+    def extend(self, same_s: Sequence[float], new_s: Sequence[float]) -> None:
+        """Add a series that begins and ends with an S."""
+        self._same_s += same_s
+        self._before_s += [new - same for new, same in zip(new_s, same_s, strict=False)]
+        self._after_s += [new - same for new, same in zip(new_s, same_s[1:], strict=True)]
+
+    @property
+    def pairs(self) -> int:
+        return len(self._after_s)
+
+    @property
+    def _unit_s(self) -> float:
+        return min(self._timed_s, statistics.median(self._same_s))
+
+    @property
+    def _before(self) -> list[float]:
+        return [seconds / self._unit_s for seconds in self._before_s]
+
+    @property
+    def _after(self) -> list[float]:
+        return [seconds / self._unit_s for seconds in self._after_s]
+
+    @property
+    def gain(self) -> float:
+        """The median difference, as a fraction."""
+        return statistics.median(self._before + self._after)
+
+    @property
+    def scatter(self) -> float:
+        """The typical difference between launches on different values, as a fraction."""
+        return mad(self._before)
+
+    def finding(self) -> Finding:
+        """Return what the pairs so far show."""
+        count, before, after = self.pairs, self._before, self._after
+        by_data = mad(before) > max(CLEAR, _DATA_FACTOR * mad(after))
+        is_clear = self.gain + _CLEAR_ERRORS * _error(before + after, count) <= self._clear
+        if is_clear and not by_data:
+            return Finding.NO_GAIN
+        estimates = [after] if by_data else [after, before]
+        if count in LOOKS.rounds and self._are_significant(estimates, LOOKS.alpha_at(count)):
+            return Finding.GAIN
+        no_sign = all(statistics.median(e) + _error(e, count) <= self._allowed for e in estimates)
+        if count < self._most and (count < _ENOUGH_PAIRS or not no_sign):
+            return Finding.OPEN
+        return Finding.DATA_DEPENDENT if by_data and no_sign else Finding.NO_GAIN
+
+    def _are_significant(self, estimates: Sequence[Sequence[float]], alpha: float) -> bool:
+        ranks = [signed_rank(gains, alpha) for gains in estimates]
+        return all(rank.centre > self._allowed and rank.low > 0 for rank in ranks)
+
+
+def _error(gains: Sequence[float], pairs: int) -> float:
+    """Return the standard error of the median over `pairs`."""
+    return _MEDIAN_ERROR * mad(gains) / math.sqrt(pairs)
+
+
+# Bound here, before a kernel file is imported that may replace it in `time`.
+_CPU_CLOCK = time.process_time
+# A replay has launches for about this long, so that the resolution of events, half a microsecond,
+# is a quarter of a percent; at most _MOST_LAUNCHES, as each takes a set of its own.
+_REPLAY_S = 2e-4
+_MOST_LAUNCHES = 16
+# Sets that are rewritten but not in a replay: one to wake the threads of a CPU, others that must
+# stay untouched.
+_IDLE_SETS = 3
+# Pairs of replays at least: more on a CPU, whose replays scatter more, but few of launches that
+# take longer than _LONG_LAUNCH_S, which need no other launch first to wake threads either.
+_LEAST_PAIRS, _HOST_LEAST_PAIRS, _LEAST_LONG_PAIRS = 3, 6, 2
+_LONG_LAUNCH_S = 0.01
+# Shorter launches scatter more, and are audited in more pairs if these look like a gain.
+_SHORT_LAUNCH_S = 0.001
+# Replays of at most this many launches are projected in all their sets, others in one.
 _ALL_PROJECTED = 4
 # Launches whose output is read as soon as they end. Several on a CPU, where a background thread may
-# finish before the first read.
+# finish before the first read; but one that takes longer than _ONE_SINGLE_S.
 _SINGLE_LAUNCHES, _HOST_SINGLE_LAUNCHES = 1, 4
-_LONG_LAUNCH_S = 0.1  # one such launch is read
-# A correct kernel takes as long on rewritten inputs as on timed ones. Over 120 such cases on an
-# H200 the largest ratio of cold launches, minus the slack below, was 1.3.
+_ONE_SINGLE_S = 0.1
+# A kernel that does not recognise the audit takes as long in it as when timed. Over 120 such cases
+# on an H200 the largest ratio of cold launches, minus the slack below, was 1.3.
 FACTOR = 1.5
 # Hot launches have their inputs in the cache; rewritten inputs may come from memory.
 FACTOR_UNCACHED = 4.0
-# Slack of a single replay, in seconds: events resolve half a microsecond and a graph's start varies
-# by a few; a CPU's threads have to be woken.
-SLACK_S = 4e-6
-HOST_SLACK_S = 2e-5
 # Slack of every launch on a GPU, in seconds. Timed launches access memory in order, audited ones in
 # random order: copies of 1 to 1,003 elements took 1.1 to 1.2 µs timed cold on an H200 and up to 2.4
-# µs audited, a GEMM of 256³ took 2.8 µs and up to 5.9 µs. A kernel that gains less than this by
-# skipping its work is not detected by its time.
+# µs audited, a GEMM of 256³ took 2.8 µs and up to 5.9 µs.
 LATENCY_S = 2e-6
-# Upper bound of the fixed cost of a GPU's replay: a graph's start, clock stamps, a gate.
-REPLAY_S = 4e-5
-# Further rounds for a kernel that seems slow: other work may have disturbed the first. After
+# Upper bound of the fixed cost of a replay, in seconds: on a GPU a graph's start, clock stamps, a
+# gate; a CPU's threads have to be woken.
+REPLAY_S, HOST_REPLAY_S = 4e-5, 2e-5
+# Further pairs for a kernel that seems slow: other work may have disturbed the first. After
 # `_LEAST_RETIMED` of them it is compared with launches timed again.
 MORE_ROUNDS, _LEAST_RETIMED = 6, 3
 
 Retime = Callable[[], float]  # times a launch again as the block did; seconds
 
 
-class Audit:
-    """The audit of one block."""
+class Replays:
+    """Replays of some sets, each after their inputs were rewritten."""
 
     def __init__(
         self,
@@ -64,146 +200,246 @@ class Audit:
         kernel: Launchable,
         arena: Arena,
         timer: Timer,
+        threads: int,
         evict: bool,
+        timed_s: float,
+        alone: int,
     ) -> None:
         self._device = device
         self._checker = checker
         self._kernel = kernel
         self._arena = arena
-        self._timer = timer
         self._evict = evict
-        self._slack_s = SLACK_S if device.enqueues else HOST_SLACK_S
-        self._launches = 1
-        self._short_s: list[float] = []
-        self._long_s: list[float] = []
-        # Whether audited launches took as long as those of the block. Otherwise the device has
-        # become slower, or the kernel skips work until it notices the audit.
-        self.repeatable = True
+        # The CPU time of a single thread excludes other processes, which scatter the wall clock.
+        self._by_cpu_time = threads == 1 and not device.enqueues
+        wakes = not device.enqueues and timed_s < _LONG_LAUNCH_S
+        wanted = math.ceil(_REPLAY_S / timed_s) if device.real_time else 1
+        fit = max(1, len(arena.sets) - (2 if wakes else 1))
+        self.launches = min(wanted, _MOST_LAUNCHES, fit)
+        # The set that was launched alone is in the replay: a kernel that computes in every nth
+        # launch of a set cannot compute in both. Its graph, recorded once, always or never does.
+        others = [index for index in range(len(arena.sets)) if index != alone]
+        sets = checker.draw(others, self.launches - 1 + _IDLE_SETS)
+        self._order = checker.draw([alone, *sets[: self.launches - 1]], self.launches)
+        self._idle = sets[self.launches - 1 :]
+        self._warm = self._idle[:1] if wakes else []
+        # Recorded before any input is rewritten, so that nothing computed meanwhile can be correct.
+        self._replay = device.record(kernel.launch, self._order, timer)
+        self._elapsed_s: list[float] = []  # of replays on new values
+        checker.refresh(arena, [*self._order, *self._idle])
 
-    def run(self, timed_s: float, retime: Retime) -> PendingCheck:
-        """Audit the block, whose launches took `timed_s` each. `retime` is called if audited
-        launches seem slow, in case the device has become slower since."""
-        if self._device.real_time:
-            least = _LEAST_LAUNCHES if self._device.enqueues else _HOST_LEAST_LAUNCHES
-            wanted = max(least, math.ceil(_SLACK_SHARE * self._slack_s / timed_s))
-            fit = (len(self._arena.sets) - 1) // 2
-            self._launches = max(1, min(wanted, _MOST_LAUNCHES, fit))
-        pending = [self._single_launches(timed_s), *self._round()]
-        if not self._device.real_time:
-            return lambda: combine([part() for part in pending])
-        retimed: list[float] = []
-        baseline_s = timed_s
-        while self._is_slow(baseline_s) and len(retimed) < MORE_ROUNDS:
-            pending += self._round()
-            retimed.append(max(timed_s, retime()))
-            if len(retimed) >= _LEAST_RETIMED:
-                baseline_s = statistics.median(retimed)
-        self.repeatable = not self._is_slow(timed_s)
-        is_slow = self._is_slow(baseline_s)
-        time_check = check_audit_time(self._launch_s(), baseline_s, is_slow=is_slow)
-        return lambda: combine([*(part() for part in pending), time_check])
+    def close(self) -> None:
+        self._replay.close()
 
-    def refuse(self, timed_s: float) -> Check:
-        """Return the failed check of a block whose time, `timed_s` a launch, was not repeated."""
-        return check_audit_time(self._launch_s(), timed_s, is_slow=True)
+    @property
+    def launch_s(self) -> float:
+        """Seconds of a launch in the fastest replay on new values."""
+        return min(self._elapsed_s) / self.launches
 
-    def _single_launches(self, timed_s: float) -> PendingCheck:
-        """Launch some sets one by one, and read each output as soon as its launch has ended."""
-        device, checker, arena = self._device, self._checker, self._arena
-        is_one = device.enqueues or timed_s > _LONG_LAUNCH_S
-        count = _SINGLE_LAUNCHES if is_one else _HOST_SINGLE_LAUNCHES
-        chosen = checker.draw(range(len(arena.sets)), count)
-        early_reads = []
-        for index in chosen:
-            checker.refresh(arena, [index])
-            read = checker.early_reader(arena, index)
-            self._kernel.launch(device.stream, index)
-            early_reads.append(read())
-        return checker.verify(self._kernel, arena, chosen, early_reads=early_reads)
-
-    def _round(self) -> list[PendingCheck]:
-        """Run one replay of `_launches` and one of twice as many, each over sets drawn for it."""
-        checks = []
-        for times in (1, 2):
-            sets = self._checker.draw(range(len(self._arena.sets)), 2 * self._launches + 2)
-            order, others = sets[: times * self._launches], sets[times * self._launches :]
-            warm = [] if self._device.enqueues else others[:1]
-            elapsed_s, early_reads = self._replay(order, warm, sets)
-            (self._short_s if len(order) == self._launches else self._long_s).append(elapsed_s)
-            checks.append(
-                self._checker.verify(
-                    self._kernel,
-                    self._arena,
-                    # In another order: a kernel may know which launch of a replay was the first.
-                    self._checker.draw(order, len(order)),
-                    projected=len(order) if times == 2 and len(order) <= _ALL_PROJECTED else 1,
-                    untouched=others[len(warm) :],
-                    early_reads=early_reads,
-                )
-            )
-        return checks
-
-    def _replay(
-        self, order: Sequence[int], warm: Sequence[int], sets: Sequence[int]
-    ) -> tuple[float, list[EarlyRead]]:
-        """Return the device seconds of these launches, and on a CPU what their outputs were as soon
-        as the clock was read.
-
-        They are recorded before their inputs are rewritten, so that nothing computed during
-        recording can be correct. On a CPU they follow a launch of each `warm` set, since threads
-        sleep and code leaves the cache while inputs are rewritten. That launch could do the work of
-        all sets, so the inputs are rewritten once more after it.
-        """
-        device, kernel, checker = self._device, self._kernel, self._checker
-        replay = device.record(kernel.launch, order, self._timer)
-        refresh = partial(checker.refresh, self._arena, sets)
-        readers = [] if device.enqueues else [checker.early_reader(self._arena, i) for i in order]
-        early_reads: list[EarlyRead] = []
-        try:
-            refresh()
-            replay.behind_gate = refresh
-            replay.at_end = lambda: early_reads.extend(read() for read in readers)
-            for index in warm:
-                kernel.launch(device.stream, index)
-                checker.refresh(self._arena, order)
-            if self._evict and device.enqueues:
-                device.evict_cache()
-            if device.real_time:
-                return replay.run().elapsed_s, early_reads
-            # Not `replay.run`: a fake device's script counts only the replays of the measurement.
-            for index in order:
-                kernel.launch(device.stream, index)
-            return 0.0, early_reads
-        finally:
-            replay.close()
-
-    def _launch_s(self) -> float:
-        """Return the seconds of an audited launch, from the fastest replay of each length. If its
-        time depends on the data, the two replays may differ by more than their launches."""
-        if self._device.enqueues and self._long_s:
-            long_s = min(self._long_s)
-            return min(max(0.0, long_s - min(self._short_s)), long_s / 2) / self._launches
-        lengths = [(s, self._launches) for s in self._short_s]
-        lengths += [(s, 2 * self._launches) for s in self._long_s]
-        return min(seconds / count for seconds, count in lengths)
-
-    def _is_slow(self, timed_s: float) -> bool:
-        """Return whether audited launches take clearly longer than `timed_s`: by the difference of
-        the two replays, or by the shorter one as a whole, in case its first launch does the work
-        of the others."""
+    def are_slow(self, timed_s: float) -> bool:
+        """Return whether launches on new values take clearly longer than `timed_s`."""
         # Cold launches on a CPU are audited with inputs in the cache, which is faster. Hot launches
         # may find their inputs in the last-level cache instead of the first.
         same_cache_state = self._evict or (self._device.enqueues and self._fits_cache())
         allowed_s = (FACTOR if same_cache_state else FACTOR_UNCACHED) * timed_s
-        if not self._device.enqueues:
-            return self._launch_s() > allowed_s + self._slack_s / self._launches
-        allowed_s += LATENCY_S
-        if min(self._short_s) > self._launches * allowed_s + REPLAY_S:
-            return True
-        has_both = bool(self._long_s)  # with memory for one set there is one length
-        return has_both and self._launch_s() > allowed_s + self._slack_s / self._launches
+        slack_s = HOST_REPLAY_S
+        if self._device.enqueues:
+            allowed_s, slack_s = allowed_s + LATENCY_S, REPLAY_S
+        return min(self._elapsed_s) > self.launches * allowed_s + slack_s
+
+    def on_same(self) -> float:
+        """Return the seconds of a replay after the same inputs were written again."""
+        return self._run(is_new=False)[1]
+
+    def on_new(self) -> float:
+        """Return the seconds of a replay after new inputs were written and outputs poisoned."""
+        elapsed_s, seconds = self._run(is_new=True)
+        self._elapsed_s.append(elapsed_s)
+        return seconds
+
+    def on_new_checked(self) -> PendingCheck:
+        """Run a replay on new inputs, and check its outputs."""
+        device, checker, arena, order = self._device, self._checker, self._arena, self._order
+        readers = [] if device.enqueues else [checker.early_reader(arena, i) for i in order]
+        early_reads: list[EarlyRead] = []
+        self._replay.at_end = lambda: early_reads.extend(read() for read in readers)
+        self._replay.behind_gate = partial(checker.refresh, arena, order)
+        self.on_new()
+        self._replay.at_end = self._replay.behind_gate = None
+        return checker.verify(
+            self._kernel,
+            arena,
+            # In another order: a kernel may know which launch of a replay was the first.
+            checker.draw(order, len(order)),
+            projected=len(order) if len(order) <= _ALL_PROJECTED else 1,
+            untouched=[index for index in self._idle if index not in self._warm],
+            early_reads=early_reads,
+        )
+
+    def _run(self, *, is_new: bool) -> tuple[float, float]:
+        """Return the seconds of a replay, and those of the clock that gains are judged by."""
+        device, launch = self._device, self._kernel.launch
+
+        def wake() -> None:
+            for index in self._warm:
+                launch(device.stream, index)
+
+        self._checker.refill(
+            self._arena,
+            self._order,
+            is_new=is_new,
+            idle=self._idle,
+            wake=wake if self._warm else None,
+        )
+        if self._evict and device.enqueues:
+            device.evict_cache()
+        if not device.real_time:
+            # Not `replay.run`: a fake device's script counts only the replays of the measurement.
+            for index in self._order:
+                launch(device.stream, index)
+            return 0.0, 0.0
+        start = _CPU_CLOCK()
+        elapsed_s = self._replay.run().elapsed_s
+        return elapsed_s, _CPU_CLOCK() - start if self._by_cpu_time else elapsed_s
 
     def _fits_cache(self) -> bool:
         """Return whether rewritten inputs are certainly still in the cache when launched."""
         footprint = sum(tensor.spec.nbytes for tensor in self._arena.sets[0].values())
-        return (2 * self._launches + 2) * footprint <= self._device.info.cache_bytes // 8
+        return (self.launches + _IDLE_SETS) * footprint <= self._device.info.cache_bytes // 8
+
+
+class Audit:
+    """The audit of one block, whose launches took `timed_s` each."""
+
+    def __init__(
+        self,
+        *,
+        device: Device,
+        checker: Checker,
+        kernel: Launchable,
+        arena: Arena,
+        timer: Timer,
+        threads: int,
+        evict: bool,
+        timed_s: float,
+    ) -> None:
+        self._device = device
+        self._timed_s = timed_s
+        # Whether launches now take as long as those of the block. Otherwise the device has become
+        # slower, or the kernel skips work until it notices the audit.
+        self.repeatable = True
+        # Seconds of a launch after its inputs were rewritten, if that is clearly longer than before
+        # and not because of their values: the machine, or a kernel that notices the rewriting.
+        self.slow_s: float | None = None
+        # The typical difference between launches on different values, as a fraction, if the time
+        # depends on them.
+        self.data_scatter: float | None = None
+        alone = _draw_single(device, checker, arena, timed_s)
+        self._checks = [single_launches(device, checker, kernel, arena, alone)]
+        self._replays = Replays(
+            device=device,
+            checker=checker,
+            kernel=kernel,
+            arena=arena,
+            timer=timer,
+            threads=threads,
+            evict=evict,
+            timed_s=timed_s,
+            alone=alone[-1],
+        )
+
+    def run(self, retime: Retime) -> PendingCheck:
+        """Audit the block. `retime` is called if audited launches seem slow, in case the device has
+        become slower since."""
+        replays, timed_s = self._replays, self._timed_s
+        try:
+            if not self._device.real_time:
+                self._checks.append(replays.on_new_checked())
+                return self._combined()
+            duty = self._take_turns()
+            finding = duty.finding()
+            baseline_s = timed_s
+            if finding is not Finding.GAIN:
+                baseline_s = self._baseline(retime)
+        finally:
+            replays.close()
+        is_gain = finding is Finding.GAIN
+        if finding is Finding.DATA_DEPENDENT:
+            self.data_scatter = duty.scatter
+        is_slow = not is_gain and replays.are_slow(baseline_s)
+        self.repeatable = is_gain or is_slow or not replays.are_slow(timed_s)
+        if is_slow and not self._device.enqueues:
+            self.slow_s, is_slow = replays.launch_s, False
+        gain_check = check_gain(duty.gain, timed_s, is_refused=is_gain)
+        time_check = check_audit_time(replays.launch_s, baseline_s, is_slow=is_slow)
+        return self._combined(gain_check, time_check)
+
+    def refuse(self) -> Check:
+        """Return the failed check of a block whose time was not repeated."""
+        return check_audit_time(self._replays.launch_s, self._timed_s, is_slow=True)
+
+    def _combined(self, *more: Check) -> PendingCheck:
+        return lambda: combine([*(check() for check in self._checks), *more])
+
+    def _take_turns(self) -> EqualDuty:
+        """Replay on the same and on new inputs until it is clear what the kernel gains."""
+        is_long = self._timed_s > _LONG_LAUNCH_S
+        pairs = _LEAST_PAIRS if self._device.enqueues else _HOST_LEAST_PAIRS
+        if is_long:
+            pairs = _LEAST_LONG_PAIRS
+        most = LOOKS.last if self._timed_s < _SHORT_LAUNCH_S else LOOKS.rounds[0 if is_long else 2]
+        allowed = GAIN
+        if not self._device.enqueues:
+            # No more than a launch: a CPU kernel whose time doubles on new values remembers them.
+            allowed = max(GAIN, min(1.0, PREDICTOR_S / self._timed_s))
+        duty = EqualDuty(self._replays.launches * self._timed_s, most=most, allowed=allowed)
+        while duty.pairs == 0 or duty.finding() is Finding.OPEN:
+            # The outputs of one replay are checked; which, no kernel can know.
+            before = secrets.randbelow(pairs + 1)
+            self._run_series(duty, before)
+            self._checks.append(self._replays.on_new_checked())
+            self._run_series(duty, pairs - before)
+            pairs = max(LOOKS.rounds[0], 2 * duty.pairs) - duty.pairs
+        return duty
+
+    def _run_series(self, duty: EqualDuty, pairs: int) -> None:
+        """Run replays by turns, with nothing else in between: what is computed between two replays
+        may slow the second."""
+        if pairs:
+            same_s, new_s = [self._replays.on_same()], []
+            for _ in range(pairs):
+                new_s.append(self._replays.on_new())
+                same_s.append(self._replays.on_same())
+            duty.extend(same_s, new_s)
+
+    def _baseline(self, retime: Retime) -> float:
+        """Return the time to compare audited launches with. Where they seem slow, repeat them, and
+        time launches again as the block did."""
+        retimed: list[float] = []
+        baseline_s = self._timed_s
+        while self._replays.are_slow(baseline_s) and len(retimed) < MORE_ROUNDS:
+            self._replays.on_new()
+            retimed.append(max(self._timed_s, retime()))
+            if len(retimed) >= _LEAST_RETIMED:
+                baseline_s = statistics.median(retimed)
+        return baseline_s
+
+
+def _draw_single(device: Device, checker: Checker, arena: Arena, timed_s: float) -> list[int]:
+    """Draw the sets that are launched alone."""
+    is_one = device.enqueues or timed_s > _ONE_SINGLE_S
+    count = _SINGLE_LAUNCHES if is_one else _HOST_SINGLE_LAUNCHES
+    return checker.draw(range(len(arena.sets)), count)
+
+
+def single_launches(
+    device: Device, checker: Checker, kernel: Launchable, arena: Arena, chosen: list[int]
+) -> PendingCheck:
+    """Launch sets one by one, and read each output as soon as its launch has ended."""
+    early_reads = []
+    for index in chosen:
+        checker.refresh(arena, [index])
+        read = checker.early_reader(arena, index)
+        kernel.launch(device.stream, index)
+        early_reads.append(read())
+    return checker.verify(kernel, arena, chosen, early_reads=early_reads)

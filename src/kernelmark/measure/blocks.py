@@ -12,7 +12,7 @@ from kernelmark.core.errors import UsageError
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import DISAGREEMENT, Block, Measurement, StopReason
 from kernelmark.core.timing import Duty, Timing
-from kernelmark.core.units import counted, join_commas, spread_text, time_text
+from kernelmark.core.units import NOISY, WIDEST, counted, join_commas, spread_text, time_text
 from kernelmark.measure.warmup import Warmup
 from kernelmark.stats.interval import (
     LEVEL,
@@ -25,6 +25,11 @@ from kernelmark.stats.interval import (
 
 # A disturbance below these fractions is within the spread of the samples.
 LOAD_SHARE = 0.1
+# Threads that compute one result wait for the slowest of them. From half a core of other work on,
+# in the median block, most samples include such a wait: on two cores that other work kept busy, a
+# float32 GEMM of 384³ took 36 to 117 times as long with two threads in 14 of 18 windows and 1.4 to
+# 1.7 times in four, and 1.0 to 1.9 times with one thread. Half a core is a guess between.
+SHARED_CORES = 0.5
 CLOCK_SHARE = 0.03
 _IDLE_GAPS = ', or add idle gaps between samples (duty = "burst" in --timing FILE.toml)'
 # Warnings about the interval, which merging several processes recomputes.
@@ -46,8 +51,8 @@ def interval_warnings(interval: Interval, target: float | None) -> list[Reason]:
         return []
     return [
         Reason(
-            f"interval: {spread_text(width)} is above the target of "
-            f"{spread_text(target)}: allow more time (--max-s) or more blocks"
+            f"interval: {spread_text(width)}{', which' if width > WIDEST else ''} is above the"
+            f" target of {spread_text(target)}: allow more time (--max-s) or more blocks"
             " (max_allocations in --timing FILE.toml)",
             "interval-above-target",
             width=width,
@@ -74,19 +79,16 @@ def reliability_warnings(blocks: Sequence[Block], interval: Interval, wanted: in
         low_s, high_s = min(medians), max(medians)
         # A few blocks that differ little still leave a wide interval.
         wider = interval.low_s < low_s or interval.high_s > high_s
+        leaves = f", which leaves an interval {NOISY}" if wider else ""
         bounds = (
             {"interval_low_s": interval.low_s, "interval_high_s": interval.high_s}
             if wider and math.isfinite(interval.high_s)
             else {}
         )
-        leaves = (
-            f", which leaves an interval from {time_text(interval.low_s)} to"
-            f" {time_text(interval.high_s)}"
-        )
         warnings.append(
             Reason(
-                f"unreliable: blocks took from {time_text(low_s)} to {time_text(high_s)}"
-                f"{leaves if bounds else ''}, so it is not ranked: measure on a quiet machine, or"
+                f"unreliable: blocks took from {time_text(low_s)} to {time_text(high_s)}{leaves},"
+                " so it is not ranked: measure on a quiet machine, or"
                 " allow more blocks (max_allocations in --timing FILE.toml)",
                 "blocks-disagree",
                 low_s=low_s,
@@ -97,23 +99,41 @@ def reliability_warnings(blocks: Sequence[Block], interval: Interval, wanted: in
     return warnings
 
 
-def audit_warnings(blocks: Sequence[Block], audited: Sequence[int], factor: float) -> list[Reason]:
-    """Warn if audited blocks took more than `factor` times the median block: a kernel may have
-    skipped work in blocks that were not audited."""
-    if not audited:
+def audit_warnings(
+    blocks: Sequence[Block], audited_s: Sequence[float], factor: float
+) -> list[Reason]:
+    """Warn if a launch took more than `factor` times the median block in every audit: a kernel may
+    have skipped work in blocks that were not audited, or the machine was slower."""
+    if not audited_s:
         return []
     median_s = statistics.median(block.median_s for block in blocks)
-    audited_s = min(blocks[number].median_s for number in audited)
-    if audited_s <= factor * median_s:
+    fastest_s = min(audited_s)
+    if fastest_s <= factor * median_s:
         return []
     return [
         Reason(
-            "unreliable: a block whose work was audited took "
-            f"{time_text(audited_s)}, the median block {time_text(median_s)}, so"
-            " it is not ranked: measure on a quiet machine",
+            f"unreliable: a launch took {time_text(fastest_s)} when its work was audited, and"
+            f" {time_text(median_s)} in the median block, so it is not ranked: measure on a quiet"
+            " machine",
             "audited-slower",
-            audited_s=audited_s,
+            audited_s=fastest_s,
             median_s=median_s,
+        )
+    ]
+
+
+def data_warnings(scatters: Sequence[float]) -> list[Reason]:
+    """Warn if launches on other values of the same kind took another time, by these fractions, and
+    as long again on the same values."""
+    if not scatters:
+        return []
+    scatter = max(scatters)
+    return [
+        Reason(
+            f"data-dependent: launches on other random values differ by {spread_text(scatter)} and"
+            " take as long again on the same values",
+            "data-dependent",
+            scatter=scatter,
         )
     ]
 
@@ -174,18 +194,18 @@ def sample_warnings(blocks: Sequence[Block], timing: Timing, fallbacks: int) -> 
 
 def _load(blocks: Sequence[Block], cores: int) -> list[Reason]:
     loads = [b.telemetry.load for b in blocks if b.telemetry.load is not None]
-    if not loads or max(loads) <= LOAD_SHARE * cores:
+    several = cores > 1
+    shared = several and bool(loads) and statistics.median(loads) > SHARED_CORES
+    if not shared and (not loads or max(loads) <= LOAD_SHARE * cores):
         return []
-    return [
-        Reason(
-            f"other work used up to {max(loads):.1f} of {counted(cores, 'timed core')}: close it"
-            + (", or measure with fewer threads" if cores > 1 else ""),
-            "other-load",
-            load=max(loads),
-            cores=cores,
-            threads=cores > 1,
-        )
-    ]
+    text = f"other work used up to {max(loads):.1f} of {counted(cores, 'timed core')}: close it"
+    if shared:
+        text += ", or measure with --threads 1; threads wait for each other, so it is unreliable"
+        text += " and not ranked"
+    elif several:
+        text += ", or measure with fewer threads"
+    fields = {"load": max(loads), "cores": cores, "threads": several}
+    return [Reason(text, "other-load", **fields, **({"unreliable": True} if shared else {}))]
 
 
 def _clock(blocks: Sequence[Block], *, sustained: bool) -> list[Reason]:

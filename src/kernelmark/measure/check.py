@@ -10,6 +10,7 @@ positions must match float64 within the op's tolerance.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import secrets
 from collections.abc import Callable, Collection, Sequence
@@ -20,7 +21,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmark.core.dtype import DType
+from kernelmark.core.dtype import DType, dtype
 from kernelmark.core.errors import OutOfMemory
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason, failed_checks
@@ -28,12 +29,99 @@ from kernelmark.core.result import Check, Fault
 from kernelmark.core.tensor import Contraction, Tolerance
 from kernelmark.core.units import join_commas, time_text
 from kernelmark.devices.base import Deferred, Device, Tensor
-from kernelmark.measure.project import check_projection
 from kernelmark.measure.sets import Arena, Launchable, fill_inputs
 from kernelmark.numerics.floats import decode, storage
 from kernelmark.numerics.generate import Inputs
 from kernelmark.numerics.project import Projection
+from kernelmark.ops._checks import FALSE_ALARM, POSITIONS
 from kernelmark.ops.base import Op, Reference
+
+# Check of a random projection of an output against the largest sum of a correct kernel's errors.
+#
+# The errors e_j of a row are fixed when the signs r_j are drawn. If each is within its tolerance
+# τ_j, then |Σ r_j e_j| exceeds √(2·ln(2·rows/FALSE_ALARM)) · ‖τ‖ in one of the rows with a
+# probability of at most FALSE_ALARM, however the errors depend on each other (Hoeffding), and never
+# exceeds √cols · ‖τ‖ (Cauchy-Schwarz). With τ_j from the op's tolerance, ‖τ‖ ≤ per_magnitude ·
+# magnitude + per_value · ‖expected‖ + absolute · √cols.
+#
+# The bound can be tightened, as it depends on ‖e‖, and `per_magnitude` is a bound that one sum in
+# 10⁹ exceeds. In its model (ops/_checks.py) the root mean square of the errors is a fifteenth of it
+# for roundings, which have the tail exp(-21·e/τ), and a sixth for the digits that a matrix unit
+# truncates. Columns are independent sums, so over many of them ‖e‖ stays well below ‖τ‖/3. Without
+# that factor of 1/3, a kernel could leave out a tenth of an 8-bit GEMM with 8192 terms.
+
+Floats = NDArray[np.float64]
+
+_F64 = dtype("f64")
+# Sums of integers are exact below this magnitude.
+_EXACT = 2.0**_F64.digits
+# The root mean square of a row's errors stays below this fraction of the tolerance per magnitude,
+# from this many columns and terms on.
+_SPREAD, _MANY_COLS, _MANY_TERMS = 1 / 3, 64, 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectionCheck:
+    """The worst `ratio` of an error to the error allowed, the number of rows compared, the number
+    of `bad` rows (ratio above 1), and the index of the worst row in the contraction's shape."""
+
+    ratio: float
+    rows: int
+    bad: int
+    where: tuple[int, ...]
+
+
+def check_projection(
+    contraction: Contraction, projection: Projection, tolerance: Tolerance, kind: DType
+) -> ProjectionCheck:
+    """Compare both sides of a projection of an output of dtype `kind`."""
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        error = np.abs(projection.got - projection.expected)
+        allowed = _allowed(contraction, projection, tolerance)
+        allowed += _rounding(contraction, projection, exact=kind.kind == "int")
+        ratio = np.where(error == 0.0, 0.0, error / allowed)
+    # A non-finite error comes from a non-finite output.
+    ratio = np.where(np.isfinite(error) & ~np.isnan(ratio), ratio, np.inf)
+    worst = int(np.argmax(ratio))
+    return ProjectionCheck(
+        ratio=float(ratio[worst]),
+        rows=contraction.rows,
+        bad=int(np.count_nonzero(ratio > 1.0)),
+        where=tuple(int(i) for i in np.unravel_index(worst, contraction.shape)),
+    )
+
+
+def _allowed(contraction: Contraction, projection: Projection, tolerance: Tolerance) -> Floats:
+    """Return the largest sum of errors within the tolerance, for each row."""
+    cols = math.sqrt(contraction.cols)
+    exponent = math.log(2 * contraction.rows / FALSE_ALARM)
+    # A tolerance holds at POSITIONS outputs except for one check in 1 / FALSE_ALARM, with tails
+    # that fall exponentially or faster; here it has to hold for whole rows of outputs.
+    more = max(1.0, exponent / math.log(2 * POSITIONS / FALSE_ALARM))
+    # |expected| ≤ |out| + τ. A far too large output must not raise its own limit: no expected value
+    # is larger than the sum of its absolute terms.
+    share = min(tolerance.per_value, 0.5)
+    value = np.minimum(projection.out_norm / (1 - share), projection.magnitude)
+    many = contraction.cols >= _MANY_COLS and contraction.terms >= _MANY_TERMS
+    spread = tolerance.per_magnitude * (_SPREAD if many else 1.0)
+    norm = spread / (1 - share) * projection.magnitude
+    norm += tolerance.per_value * value + tolerance.absolute / (1 - share) * cols
+    return np.asarray(min(math.sqrt(2 * exponent), cols) * more * norm)
+
+
+def _rounding(contraction: Contraction, projection: Projection, *, exact: bool) -> Floats:
+    """Return the largest error of summing in float64, in any order: n · u · Σ|terms|, where the
+    absolute terms of a row add up to at most √cols · magnitude, or √cols · ‖out‖."""
+    cols = math.sqrt(contraction.cols)
+    expected, got = cols * projection.magnitude, cols * projection.out_norm
+    lengths = contraction.cols + contraction.terms + len(contraction.added) + 8
+    bound = _F64.unit_roundoff * (lengths * expected + (contraction.cols + 8) * got)
+    # An infinite output must not be allowed an infinite error; it is rejected in any case.
+    bound = np.where(np.isfinite(bound), bound, 0.0)
+    if exact:
+        return np.where(np.maximum(expected, got) < 0.99 * _EXACT, 0.0, bound)
+    return bound
+
 
 SECOND_POISON = 0x55
 # Formats whose poison is a NaN with a payload that arithmetic does not produce.
@@ -56,7 +144,6 @@ _MAX_FINDINGS = 3
 # Random bits of a set's generator number.
 _NUMBER_BITS = 62
 
-Floats = NDArray[np.float64]
 PendingCheck = Callable[[], Check]  # waits for the reference
 
 
@@ -132,12 +219,51 @@ class Checker:
             # Always include the first sets: a short timing launches no others.
             first, others = chosen[:CHECKED_SETS], chosen[CHECKED_SETS:]
             chosen = first + self.draw(others, REWRITTEN_SETS - CHECKED_SETS)
-        number = secrets.randbits(_NUMBER_BITS)
-        for at, index in enumerate(chosen):
-            arena.numbers[index] = number + at
+        self._number(arena, chosen)
         fill_inputs(self._device, arena, self._seed, chosen)
         self._device.poison_all([self._output_of(arena, index) for index in chosen], self._poison)
         return chosen
+
+    def refill(
+        self,
+        arena: Arena,
+        indices: Sequence[int],
+        *,
+        is_new: bool,
+        idle: Sequence[int],
+        wake: Callable[[], None] | None,
+    ) -> None:
+        """Rewrite the inputs of these sets: with new values, and poison their outputs, or with the
+        values they have, and leave their outputs as they are. Both access the same memory, which
+        would otherwise decide what the next launch finds in a cache: inputs of new values come from
+        another part of the generator's pool.
+
+        A GPU poisons as many outputs of the `idle` sets in place of the others. On a CPU `wake` may
+        launch another set, to wake threads: meanwhile the inputs hold other values, in case it does
+        the work of these sets too.
+        """
+        device = self._device
+        if is_new:
+            self._number(arena, indices)
+        if device.enqueues:
+            fill_inputs(device, arena, self._seed, indices)
+            poisoned = indices if is_new else itertools.islice(itertools.cycle(idle), len(indices))
+            device.poison_all([self._output_of(arena, i) for i in poisoned], self._poison)
+            return
+        outputs = [self._output_of(arena, index) for index in indices]
+        contents = [device.read(o.buffer, o.offset, o.spec.nbytes).copy() for o in outputs]
+        for content in contents if is_new else ():
+            content.fill(self._poison)
+        if wake is not None:
+            fill_inputs(device, arena, self._seed, indices)
+            numbers = list(arena.numbers)
+            self._number(arena, indices)
+            fill_inputs(device, arena, self._seed, indices)
+            wake()
+            arena.numbers[:] = numbers
+        fill_inputs(device, arena, self._seed, indices)
+        for output, content in zip(outputs, contents, strict=True):
+            device.write(output.buffer, output.offset, content)
 
     def draw(self, indices: Collection[int], count: int) -> list[int]:
         """Return up to `count` of these sets, in a random order."""
@@ -210,6 +336,12 @@ class Checker:
         for check in self._in_transit:
             check.receive()
         self._in_transit.clear()
+
+    def _number(self, arena: Arena, indices: Sequence[int]) -> None:
+        """Give these sets numbers, so values, that no kernel can predict."""
+        number = secrets.randbits(_NUMBER_BITS)
+        for at, index in enumerate(indices):
+            arena.numbers[index] = number + at
 
     def _output_of(self, arena: Arena, index: int) -> Tensor:
         return arena.sets[index][self._output.name]
@@ -459,20 +591,33 @@ def _check(
     )
 
 
-def check_audit_time(fresh_s: float, timed_s: float, *, is_slow: bool) -> Check:
-    """Return the check of an audit's time, from the seconds of an audited and a timed launch."""
-    ratio = fresh_s / timed_s
-    if not is_slow:
-        return _check(fresh_ratio=ratio)
+def check_gain(gain: float, timed_s: float, *, is_refused: bool) -> Check:
+    """Return the check of what launches gain from unchanged inputs, a fraction of `timed_s`."""
+    if not is_refused:
+        return _check(fresh_ratio=1.0 + gain)
+    fresh_s = timed_s * (1.0 + gain)
     detail = Reason(
-        f"a launch takes {time_text(fresh_s)} when its inputs were rewritten"
-        f" and its output poisoned before, and {time_text(timed_s)} when"
-        " timed: timed launches skip work",
+        f"a launch on new inputs takes {time_text(fresh_s)} where one on unchanged inputs takes"
+        f" {time_text(timed_s)}: timed launches skip work",
         "less-work",
         fresh_s=fresh_s,
         timed_s=timed_s,
     )
-    return _check(fresh_ratio=ratio, faults=[Fault.LESS_WORK], details=[detail])
+    return _check(fresh_ratio=1.0 + gain, faults=[Fault.LESS_WORK], details=[detail])
+
+
+def check_audit_time(fresh_s: float, timed_s: float, *, is_slow: bool) -> Check:
+    """Return the check of an audit's time, from the seconds of an audited and a timed launch."""
+    if not is_slow:
+        return _check()
+    detail = Reason(
+        f"a launch takes {time_text(fresh_s)} when its inputs were rewritten"
+        f" before, and {time_text(timed_s)} when timed: timed launches skip work",
+        "less-work",
+        fresh_s=fresh_s,
+        timed_s=timed_s,
+    )
+    return _check(faults=[Fault.LESS_WORK], details=[detail])
 
 
 def combine(checks: Sequence[Check]) -> Check:

@@ -10,16 +10,16 @@ import dataclasses
 import secrets
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Block, Check, KernelInfo, Measurement, StopReason
-from kernelmark.core.timing import Cache, Duty, Timer, Timing
+from kernelmark.core.timing import Cache, Duty, Strain, Timer, Timing
 from kernelmark.devices.base import Device, own_queue
 from kernelmark.measure.audit import FACTOR as AUDIT_FACTOR
 from kernelmark.measure.audit import Audit
@@ -27,6 +27,7 @@ from kernelmark.measure.blocks import (
     audit_warnings,
     block_seconds,
     block_warnings,
+    data_warnings,
     interval_of,
     interval_warnings,
     reliability_warnings,
@@ -35,8 +36,7 @@ from kernelmark.measure.blocks import (
     warmup_warnings,
 )
 from kernelmark.measure.check import CHECKED_SETS, Checker, PendingCheck, combine
-from kernelmark.measure.loop import Pace, Sample, Sampler, choose_pace, samples_in
-from kernelmark.measure.secondary import SecondaryTimes
+from kernelmark.measure.loop import SHORTEST_S, Pace, Sample, Sampler, choose_pace, samples_in
 from kernelmark.measure.sets import (
     MAX_RECORDED_SETS,
     MAX_SETS,
@@ -50,7 +50,97 @@ from kernelmark.measure.warmup import Warmup, rewarm, warm_up, warm_up_by_sample
 from kernelmark.numerics.generate import source_bits, source_values
 from kernelmark.ops.base import Op
 
+_ROUNDS = 3
+_LAUNCHES = 50
+_MOST_S = 0.002
+
+
+class SecondaryTimes:
+    """Measures `host_s`, an eager launch without a graph, and `hot_s`, with inputs in the cache.
+
+    Neither is measured on a device that times its headline by a loop on the host.
+    """
+
+    def __init__(self, device: Device, kernel: Launchable, sets: int, timing: Timing) -> None:
+        self._device = device
+        self._kernel = kernel
+        self._sets = sets
+        self._timing = dataclasses.replace(timing, cache=Cache.HOT)
+        self._wants_hot = timing.cache is Cache.COLD
+        self._names: tuple[str, ...] | None = None
+        self._sampler = Sampler(
+            device, kernel.launch, sets=1, timer=timing.timer, strain=Strain.NONE
+        )
+        self._pace: Pace | None = None
+        self.device_s = 0.0  # spent on these launches, by the device's clock
+
+    def prepare(self, launch_s: float, method: Timer) -> None:
+        """Record replays and look up names while the device is busy."""
+        self._names = self._device.kernel_names(self._kernel.launch)
+        if self._wants_hot and self._applies(method):
+            self._pace = self._choose(launch_s, method)
+            self._sampler.prepare(self._pace)
+
+    def info(self) -> KernelInfo:
+        """Return the kernel's info, with the device's names of the kernels a launch starts."""
+        info = self._kernel.info
+        if self._names is None:
+            self._names = self._device.kernel_names(self._kernel.launch)
+        names = "+".join(self._names)
+        # A library's solution keeps its own name: files for the library are written with it.
+        is_solution = bool(info.name) and "solution_index" in info.resources
+        if not names or names == info.name or is_solution:
+            return info
+        return dataclasses.replace(info, name=f"{info.name}: {names}" if info.name else names)
+
+    def times(self, launch_s: float, method: Timer) -> dict[str, float]:
+        """Return seconds per launch by name."""
+        if not self._applies(method):
+            return {}
+        times = {"host_s": self._eager_s(launch_s)}
+        if self._wants_hot:
+            pace = self._pace or self._choose(launch_s, method)
+            samples = self._sampler.samples(pace, _ROUNDS)
+            self.device_s += sum(s.timed_s for s in samples)
+            times["hot_s"] = statistics.median(s.launch_s for s in samples)
+        return times
+
+    def close(self) -> None:
+        self._sampler.close()
+
+    def _applies(self, method: Timer) -> bool:
+        return method not in (Timer.LOOP, Timer.CPU) or own_queue(self._kernel.launch) is not None
+
+    def _choose(self, launch_s: float, method: Timer) -> Pace:
+        pace = choose_pace(
+            launch_s=launch_s,
+            sets=1,
+            evict=False,
+            block_s=_MOST_S,
+            timing=self._timing,
+            two_lengths=self._device.enqueues,
+            method=method,
+        )
+        return self._sampler.fit(pace)
+
+    def _eager_s(self, launch_s: float) -> float:
+        device, kernel = self._device, self._kernel
+        launches = max(1, min(_LAUNCHES, int(_MOST_S / _ROUNDS / max(launch_s, SHORTEST_S))))
+        rounds = []
+        for _ in range(_ROUNDS):
+            device.synchronize()
+            start = time.perf_counter()
+            for index in range(launches):
+                kernel.launch(device.stream, index % self._sets)
+            device.synchronize()
+            rounds.append((time.perf_counter() - start) / launches)
+        self.device_s += sum(min(launch_s, host_s) * launches for host_s in rounds)
+        return statistics.median(rounds)
+
+
 OnPhase = Callable[[str], None]
+_T = TypeVar("_T")
+Steps = Generator[None, None, _T]  # pauses between steps; returns a value
 
 # Phases of a case's wall time; `beside` is that of the secondary times (eager, hot).
 PHASES = ("inputs", "compile", "record", "warmup", "timed", "beside", "check")
@@ -75,6 +165,9 @@ PROCESS_SPREAD = 0.0065
 # 10 or more.
 CAPPED_SPREAD = 0.01
 CAPPED_CLOCK = 0.9
+# Limit of audited blocks while the machine may be the reason for their times. If none of them can
+# be repeated, the kernel works honestly only once it is audited, and is refused.
+MOST_AUDITS = 3
 # A block may end this fraction early: another batch is not worth its fixed cost.
 BATCH_SLACK = 0.1
 
@@ -101,7 +194,40 @@ def measure(
     on_phase: OnPhase | None = None,
 ) -> Outcome:
     """Measure and check one problem with the kernel that `prepare` binds to argument sets."""
+    return finish(
+        measure_blocks(
+            problem=problem,
+            op=op,
+            device=device,
+            timing=timing,
+            prepare=prepare,
+            process=process,
+            on_phase=on_phase,
+        )
+    )
+
+
+def measure_blocks(
+    *,
+    problem: Problem,
+    op: Op,
+    device: Device,
+    timing: Timing,
+    prepare: Prepare,
+    process: int = 0,
+    on_phase: OnPhase | None = None,
+) -> Steps[Outcome]:
+    """Measure as `measure` does, pausing after each block. Others may be measured meanwhile."""
     return _BlockLoop(problem, op, device, timing, prepare, process, on_phase).run()
+
+
+def finish(steps: Steps[_T]) -> _T:
+    """Return the value of a generator after all of its steps."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast(_T, end.value)
 
 
 class _BlockLoop:
@@ -121,6 +247,7 @@ class _BlockLoop:
         more = min(timing.allocations + device.more_blocks, timing.max_allocations)
         timing = dataclasses.replace(timing, allocations=more)
         self._timing = timing
+        self._threads = timing.threads or device.info.units  # only of a CPU
         self._process = process
         self._on_phase = on_phase or (lambda phase: None)
         self._tensors = op.tensors(problem)
@@ -146,7 +273,8 @@ class _BlockLoop:
         self._spread = PROCESS_SPREAD if device.real_time else 0.0
         # Random, so that a kernel cannot predict which block is audited.
         self._next_audit = secrets.randbelow(timing.allocations)
-        self._audited: list[int] = []  # blocks whose times were repeatable
+        self._audited_s: list[float] = []  # of a launch, in blocks whose times were repeatable
+        self._data_scatters: list[float] = []  # of audited blocks whose times depend on the data
         self._unrepeatable = 0  # audited blocks whose times were not
         self._blocks: list[Block] = []
         self._checks: list[PendingCheck] = []
@@ -165,13 +293,17 @@ class _BlockLoop:
         self._also: dict[str, float] = {}
         self._enqueued_warmup: Callable[[], float] | None = None
 
-    def run(self) -> Outcome:
+    def run(self) -> Steps[Outcome]:
         begun = time.perf_counter()
         stop = None
         try:
             self._fill_pools()
             while stop is None:
                 stop = self._run_block(len(self._blocks))
+                if stop is None:
+                    paused = time.perf_counter()
+                    yield
+                    begun += time.perf_counter() - paused
         except BaseException:
             self._checker.cancel()
             raise
@@ -198,10 +330,11 @@ class _BlockLoop:
             *self._plan.warnings,
             *warmup_warnings(self._warmup, timing),
             *sample_warnings(self._blocks, timing, self._fallbacks),
-            *block_warnings(self._blocks, timing.threads or self._device.info.units, timing.duty),
+            *block_warnings(self._blocks, self._threads, timing.duty),
             *interval_warnings(interval, target),
             *reliability_warnings(self._blocks, interval, timing.allocations),
-            *audit_warnings(self._blocks, self._audited, AUDIT_FACTOR),
+            *audit_warnings(self._blocks, self._audited_s, AUDIT_FACTOR),
+            *data_warnings(self._data_scatters),
         ]
         return Measurement(
             blocks=tuple(self._blocks),
@@ -246,7 +379,7 @@ class _BlockLoop:
             )
             if number == self._next_audit or (stop and number < self._next_audit):
                 self._audit(number, block)
-            if stop and len(self._audited) + self._unrepeatable == 1 and self._is_doubtful():
+            if stop and self._is_doubtful():
                 # Another block shows whether the device was slower or the kernel skips work.
                 self._next_audit = number + 1
                 return None
@@ -255,9 +388,12 @@ class _BlockLoop:
             self._binder.retire(block)
 
     def _is_doubtful(self) -> bool:
-        """Return whether the only audit so far found a time that other blocks or launches of its
-        own do not have."""
-        return bool(self._unrepeatable or audit_warnings(self._blocks, self._audited, AUDIT_FACTOR))
+        """Return whether audits so far found only times that other blocks, launches of their own or
+        launches on the same values do not have, and more of them are allowed."""
+        if len(self._audited_s) + self._unrepeatable >= MOST_AUDITS:
+            return False
+        slow = audit_warnings(self._blocks, self._audited_s, AUDIT_FACTOR)
+        return bool(slow or not self._audited_s)
 
     def _measure_block(self, number: int, block: BoundBlock) -> None:
         timing, device = self._timing, self._device
@@ -290,25 +426,31 @@ class _BlockLoop:
     def _audit(self, number: int, block: BoundBlock) -> None:
         """Check and time launches on rewritten inputs, after the block's own check. If these do not
         repeat the block's time, audit the next block too: a kernel that skips work until it is
-        audited repeats neither, and is refused."""
-        audit = Audit(
-            device=self._device,
-            checker=self._checker,
-            kernel=block.kernel,
-            arena=block.arena,
-            timer=self._timing.timer,
-            evict=self._timing.cache is not Cache.HOT,
-        )
+        audited repeats none, and is refused."""
         with self._clock("check"):
             timed_s = self._blocks[-1].median_s
-            self._checks.append(audit.run(timed_s, partial(self._retime, block.sampler)))
+            if self._unrepeatable:  # the machine may have become slower since
+                timed_s = max(timed_s, self._retime(block.sampler))
+            audit = Audit(
+                device=self._device,
+                checker=self._checker,
+                kernel=block.kernel,
+                arena=block.arena,
+                timer=self._timing.timer,
+                threads=self._threads,
+                evict=self._timing.cache is not Cache.HOT,
+                timed_s=timed_s,
+            )
+            self._checks.append(audit.run(partial(self._retime, block.sampler)))
+        if audit.data_scatter is not None:
+            self._data_scatters.append(audit.data_scatter)
         if audit.repeatable:
-            self._audited.append(number)
+            self._audited_s.append(audit.slow_s or timed_s)
             return
         self._unrepeatable += 1
         self._next_audit = number + 1
-        if self._unrepeatable > 1:
-            self._checks.append(partial(audit.refuse, timed_s))
+        if self._unrepeatable == MOST_AUDITS:
+            self._checks.append(audit.refuse)
 
     def _retime(self, sampler: Sampler) -> float:
         """Return the current seconds per launch, by samples like the timed ones. Every set is

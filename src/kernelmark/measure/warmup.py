@@ -18,7 +18,7 @@ from kernelmark.measure.loop import (
     recorded_limit,
     samples_in,
 )
-from kernelmark.stats.estimators import mad, median
+from kernelmark.stats.interval import mad, median
 
 # Number of last points of which the later half is compared with the earlier half.
 WINDOW = 6

@@ -26,9 +26,14 @@ if TYPE_CHECKING:
 _SHARED_FILES = {
     "instructions": "incore",
     "l2_cache": "cache",
+    "loaded_latency": "latency",
     "peer": "memcpy",
-    "strides": "shared",
+    "roofline": "matrix",
+    "shared": "cache",
+    "strides": "cache",
     "tlb": "latency",
+    "um_stream": "stream",
+    "vector": "matrix",
 }
 
 

@@ -26,7 +26,7 @@ from typing import Any
 
 from kernelmark.core.errors import CompileError, Unsupported, UsageError
 from kernelmark.core.units import duration_text
-from kernelmark.gpu.clang import explain
+from kernelmark.gpu.rtc import explain
 from kernelmark.host.cache import cache_root
 from kernelmark.host.permissions import UnsafeFolder, find_unsafe, private_folder
 from kernelmark.host.processes import run_child
@@ -119,7 +119,7 @@ class HostLibrary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Command:
+class _CompilerCommand:
     """A compiler with its flags."""
 
     argv: tuple[str, ...]
@@ -175,7 +175,7 @@ def library(file: str) -> HostLibrary:
     raise CompileError(complaint, hint=_HINT)
 
 
-def _note(command: _Command) -> str:
+def _note(command: _CompilerCommand) -> str:
     """Return a note if $CXX is set but another compiler was used."""
     cxx = os.environ.get("CXX")
     if not cxx or command.from_cxx:
@@ -190,7 +190,7 @@ def _split(text: str) -> list[str]:
         return []
 
 
-def _commands() -> list[_Command]:
+def _commands() -> list[_CompilerCommand]:
     """Return the compilers to try, $CXX first, each with native tuning and then without: an old one
     may not know the CPU that it runs on."""
     cxx = os.environ.get("CXX", "")
@@ -204,12 +204,12 @@ def _commands() -> list[_Command]:
         for tuned in ((_tuning_flag(),), ()):
             flags = ("-std=c++17", "-O3", *tuned, "-fno-math-errno", "-Wno-unknown-pragmas")
             whole = (path, *argv[1:], *flags)
-            commands.append(_Command(argv=whole, version=version, from_cxx=text == cxx))
+            commands.append(_CompilerCommand(argv=whole, version=version, from_cxx=text == cxx))
     return commands
 
 
 @contextlib.contextmanager
-def _built(command: _Command, file: str) -> Iterator[tuple[Path, frozenset[str], bool]]:
+def _built(command: _CompilerCommand, file: str) -> Iterator[tuple[Path, frozenset[str], bool]]:
     """Yield (library, its kernels, whether it was built now). The library must be loaded inside the
     context: without a usable cache it is in a temporary folder."""
     text = source(file)
@@ -235,7 +235,7 @@ def _built(command: _Command, file: str) -> Iterator[tuple[Path, frozenset[str],
 
 
 def _ready(
-    command: _Command, text: str, file: str, ready: Path
+    command: _CompilerCommand, text: str, file: str, ready: Path
 ) -> tuple[Path, frozenset[str], bool]:
     """Return the library at `ready`; build it if it does not exist."""
     fresh = not ready.exists()
@@ -245,7 +245,7 @@ def _ready(
     return ready, frozenset(names), fresh
 
 
-def _compile(command: _Command, text: str, file: str, ready: Path) -> None:
+def _compile(command: _CompilerCommand, text: str, file: str, ready: Path) -> None:
     """Compile under temporary names, so that another process never loads a partial file."""
     with tempfile.TemporaryDirectory(dir=ready.parent) as folder:
         program, target = Path(folder) / "kernels.cc", Path(folder) / "kernels.so"

@@ -120,8 +120,8 @@ class Hardware:
     def link(self, other: str, ways: int = 1) -> Limit:
         """Return the bytes per second to or from the `host` or a `peer`; with `ways` 2, both
         together."""
-        one = self.links.get(other, self.dram)  # a CPU is its own host
-        return one if ways == 1 else Limit(value=ways * one.value, why=f"{ways} × {one.why}")
+        link = self.links.get(other, self.dram)  # a CPU is its own host
+        return link if ways == 1 else Limit(value=ways * link.value, why=f"{ways} × {link.why}")
 
     def per_cycle(self, unit: str, dtype: str) -> Limit:
         """Return the operations per cycle of one SM/CU on its `vector` or `matrix` unit."""
@@ -168,11 +168,11 @@ def most_lanes(hardware: Hardware) -> Limit:
 def find_sheet(info: DeviceInfo) -> Sheet | None:
     """Return the vendor's figures for a device, found by whole words of its name; None if it is not
     listed. If several match, the entry with the most words is used."""
-    words = _words(info.model)
+    name_words = _model_parts(info.model)
     listed = None
     for entry in sorted(_tables()["device"], key=lambda entry: len(entry["words"])):
         name = {word.lower() for word in entry["words"]}
-        if entry["arch"] == info.arch and name <= words and not words & _VARIANTS - name:
+        if entry["arch"] == info.arch and name <= name_words and not name_words & _VARIANTS - name:
             listed = entry
     if listed is None:
         return None
@@ -196,7 +196,7 @@ def sheet_value(roof: Roof, sheet: Sheet | None) -> float | None:
     return sheet.dram if roof.kind == "bytes" and roof.name == "dram" else None
 
 
-def _words(model: str) -> set[str]:
+def _model_parts(model: str) -> set[str]:
     """Split a model's name into words: A100-SXM4-80GB has three."""
     return set(re.split(r"[^a-z0-9]+", model.lower()))
 
@@ -204,8 +204,8 @@ def _words(model: str) -> set[str]:
 def _links(info: DeviceInfo, table: Mapping[str, Any] | None, dram: Limit) -> dict[str, Limit]:
     """Return the one-way limits between the device and its host, or another device."""
     rates = {name: float((table or {}).get(name, most)) for name, most in _MOST_LINK.items()}
-    words = _words(info.model)
-    host = next((rate for word, rate in _SUPERCHIPS.items() if word in words), rates["host"])
+    name_words = _model_parts(info.model)
+    host = next((rate for word, rate in _SUPERCHIPS.items() if word in name_words), rates["host"])
     origin = str(table["source"]) if table else "more than any link so far"
     links = {
         "host": Limit(value=host, why=f"{host / 1e9:g} GB/s one way to the host, {origin}"),
@@ -214,7 +214,7 @@ def _links(info: DeviceInfo, table: Mapping[str, Any] | None, dram: Limit) -> di
             why=f"{max(host, rates['peer']) / 1e9:g} GB/s one way to other GPUs, {origin}",
         ),
     }
-    return links | ({"host": dram} if words & set(_SHARES_MEMORY) else {})
+    return links | ({"host": dram} if name_words & set(_SHARES_MEMORY) else {})
 
 
 def _dram(info: DeviceInfo, sheet: Sheet | None) -> Limit:

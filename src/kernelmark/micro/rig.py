@@ -60,13 +60,14 @@ class Typical:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Samples:
     """Several timings of one call, and the core cycles of a block in each, if they were counted;
-    `waited` is that of each `Timed`."""
+    `waited` is that of each `Timed`; `steady` if two more rounds confirmed the best one."""
 
     seconds: tuple[float, ...]
     clocks_mhz: tuple[float, ...] = ()
     exclusive: bool = True
     waited: tuple[float, ...] = ()
     block_cycles: tuple[float, ...] = ()
+    steady: bool | None = None  # None: not in rounds
 
     @property
     def typical_s(self) -> float:
@@ -133,7 +134,7 @@ class Sustained:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class BoundKernel:
     """A kernel with its arguments, ready to be launched repeatedly."""
 
     file: str
@@ -183,12 +184,12 @@ class Rig(ABC):
         block: int = 1,
         shared_bytes: int = 0,
         types: dict[str, str] | None = None,
-    ) -> Call:
+    ) -> BoundKernel:
         """Return a call of `kernel` in `file`, with arguments packed by its declaration."""
         function, arguments = self._bind(
             file, kernel, _kernels.pack(file, kernel, values, types or {}), shared_bytes
         )
-        return Call(
+        return BoundKernel(
             file=file,
             kernel=kernel,
             function=function,
@@ -205,14 +206,14 @@ class Rig(ABC):
         """Return the function of a kernel, and its arguments as the device takes them."""
 
     @abstractmethod
-    def time(self, call: Call, launches: int = 1) -> Timed:
+    def time(self, call: BoundKernel, launches: int = 1) -> Timed:
         """Run a call `launches` times in a row and wait."""
 
-    def run(self, call: Call) -> Timed:
+    def run(self, call: BoundKernel) -> Timed:
         """Run a call once and wait."""
         return self.time(call)
 
-    def prefer_cache(self, call: Call) -> None:
+    def prefer_cache(self, call: BoundKernel) -> None:
         """Give L1 all of the memory that it shares with shared memory, if they share any."""
 
     @abstractmethod
@@ -285,7 +286,7 @@ class Rig(ABC):
 
     def sample(
         self,
-        call: Call,
+        call: BoundKernel,
         *,
         samples: int,
         seconds: float = 2e-3,
@@ -307,8 +308,8 @@ class Rig(ABC):
         return self.samples(timed, cycles)
 
     def calibrated(
-        self, make: Callable[[int], Call], first: int, seconds: float
-    ) -> tuple[int, Call]:
+        self, make: Callable[[int], BoundKernel], first: int, seconds: float
+    ) -> tuple[int, BoundKernel]:
         """Return a number of rounds, at least `first`, and a call of that many, so that a launch
         takes about `seconds`. The trial launches also warm the caches."""
         rounds = first
@@ -322,7 +323,7 @@ class Rig(ABC):
             rounds = min(MOST_ROUNDS, math.ceil(rounds * min(seconds / max(taken, 1e-7), most)))
         return rounds, make(rounds)
 
-    def _trial_s(self, call: Call) -> tuple[float, float]:
+    def _trial_s(self, call: BoundKernel) -> tuple[float, float]:
         """Return (seconds of a launch, seconds the host waited for it). If the host waited much
         longer, twice, use its clock: a wrong device clock must lead to a wrong result, not to a
         launch that takes hours."""
@@ -379,7 +380,7 @@ class Rig(ABC):
         self.ledger.trace.append(telemetry)
         return telemetry
 
-    def sustain(self, call: Call, seconds: float) -> Sustained:
+    def sustain(self, call: BoundKernel, seconds: float) -> Sustained:
         """Time `call` over at least `seconds`. Telemetry is read while launches run: directly after
         them the device would already be idle."""
         launches = 1

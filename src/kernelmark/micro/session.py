@@ -244,18 +244,20 @@ def open_rig(device: str, threads: int = 0) -> Rig:
     kind, info = find(device)
     if info.kind == "cpu":
         from kernelmark.devices.cpu import CpuDevice
-        from kernelmark.micro._cpu_rig import CpuRig
+        from kernelmark.micro._rigs import CpuRig
 
         return CpuRig(CpuDevice(threads))
     if info.kind in ("cuda", "hip"):
         from kernelmark.devices._gpu import GpuDevice
-        from kernelmark.micro._gpu_rig import GpuRig
+        from kernelmark.micro._rigs import GpuRig
 
         opened = kind.open(info.index)
         assert isinstance(opened, GpuDevice)
         return GpuRig(opened)
-    known = ", ".join(name for name in devices.names() if name != "fake")
-    raise UsageError(f"there are no microbenchmarks for {device}", hint=f"they run on: {known}")
+    device_names = ", ".join(name for name in devices.names() if name != "fake")
+    raise UsageError(
+        f"there are no microbenchmarks for {device}", hint=f"they run on: {device_names}"
+    )
 
 
 def serve(server: Server, request: Message) -> Message:
@@ -272,7 +274,7 @@ def serve(server: Server, request: Message) -> Message:
 
 def serve_build(server: Server, request: Message) -> Message:
     """Serve a request of `session` in a worker: compile one kernel file into the cache."""
-    from kernelmark.micro._gpu_rig import build
+    from kernelmark.micro._rigs import build
 
     server.send_phase("compile")
     with contextlib.suppress(CompileError):

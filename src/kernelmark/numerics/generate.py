@@ -122,13 +122,13 @@ class Inputs:
         spec = self._tensors[name]
         values = source_values(spec, self._seed)
         start = self.start(name) % len(values) if spec.count else 0
-        found = np.empty(spec.count)
+        filled = np.empty(spec.count)
         done = 0
         while done < spec.count:  # slices are many times faster than an index array
             piece = values[start : start + spec.count - done]
-            found[done : done + len(piece)] = piece
+            filled[done : done + len(piece)] = piece
             done, start = done + len(piece), 0
-        return found.reshape(spec.shape)
+        return filled.reshape(spec.shape)
 
     def run(self, name: str, start: int, count: int) -> NDArray[np.float64]:
         """Return `count` consecutive elements from `start` on, read-only: as `take` with start +
@@ -142,7 +142,7 @@ class Inputs:
 
     def runs(self, name: str, starts: NDArray[np.int64], count: int) -> NDArray[np.float64]:
         """Return `run` from each of `starts` on, as rows."""
-        found = np.empty((len(starts), count))
-        for row, start in zip(found, starts.tolist(), strict=True):
+        values = np.empty((len(starts), count))
+        for row, start in zip(values, starts.tolist(), strict=True):
             row[:] = self.run(name, start, count)
-        return found
+        return values

@@ -70,19 +70,19 @@ def project(
 
 def _add(step: Step, bits: Bits, dtype_name: str, weights: Floats, result: Floats) -> None:
     """Perform one step: add its sums and squares to `result`."""
-    one = step.sum
-    groups = one.rows[0].size if one.group_weight else 1
-    rows = [axis for axis in one.rows if axis.size > 1] or [Axis(size=1)]
+    partial = step.sum
+    groups = partial.rows[0].size if partial.group_weight else 1
+    rows = [axis for axis in partial.rows if axis.size > 1] or [Axis(size=1)]
     sizes, steps = [axis.size for axis in rows], [axis.result for axis in rows]
-    strides = [*(axis.stride for axis in rows), one.col_stride]
-    box = _view(bits, one.start, [*sizes, one.cols], strides)
-    shape = [groups, one.cols], [one.group_weight, 1]
-    plain, squared = (_view(weights[:, i], one.weight_start, *shape) for i in (0, 1))
-    total, square = (_view(result[:, i], one.result_start, sizes, steps) for i in (0, 1))
-    for place in _chunks(box):
-        at, weight = place[:-1], (place[0] if groups > 1 else slice(1), place[-1])
-        values = decode(box[place], dtype_name)
-        total[at] += one.factor * _dot(values, plain[weight])
+    strides = [*(axis.stride for axis in rows), partial.col_stride]
+    box = _view(bits, partial.start, [*sizes, partial.cols], strides)
+    shape = [groups, partial.cols], [partial.group_weight, 1]
+    plain, squared = (_view(weights[:, i], partial.weight_start, *shape) for i in (0, 1))
+    total, square = (_view(result[:, i], partial.result_start, sizes, steps) for i in (0, 1))
+    for chunk in _chunks(box):
+        at, weight = chunk[:-1], (chunk[0] if groups > 1 else slice(1), chunk[-1])
+        values = decode(box[chunk], dtype_name)
+        total[at] += partial.factor * _dot(values, plain[weight])
         square[at] += step.square * _dot(np.square(values), squared[weight])
 
 

@@ -10,7 +10,9 @@ from kernelmark.core.registry import Registry
 if TYPE_CHECKING:
     from kernelmark.ops.base import Op
 
-registry: Registry[Op] = Registry("kernelmark.ops", "op")
+registry: Registry[Op] = Registry(
+    "kernelmark.ops", "op", advice="; a kernel file defines its own: see docs/own-kernel.md"
+)
 
 
 def parse(text: str) -> Problem:

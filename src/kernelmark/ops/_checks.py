@@ -1,4 +1,5 @@
-"""How an output is checked: positions, sums of products there, and the error of correct kernels.
+"""How inputs are drawn and outputs are checked: dtypes that go together, distributions, positions,
+sums of products there, and the error of correct kernels.
 
 The bound is the distance of a correct kernel from the exact result.
 
@@ -25,6 +26,8 @@ n^1.5/3 times ∫|W|, with upper tail exp(-3x²/2), hence n^1.5/3·√(2L/3), of
 
 This holds for partial sums without a trend. If a sum ends far from 0, S_j also contains
 (j/n)·value: its roundings add u/√3·√(n/3) of the value (σ), its truncations n/2/group·2^-digits.
+
+MX operands are 4- and 8-bit floats with one e8m0 scale per 32 elements along k.
 """
 
 from __future__ import annotations
@@ -39,7 +42,9 @@ from numpy.typing import NDArray
 
 from kernelmark.core.dtype import DType, dtype
 from kernelmark.core.problem import Problem
-from kernelmark.core.tensor import Axis, Contraction, Tolerance, WeightedSum
+from kernelmark.core.tensor import Axis, Contraction, TensorSpec, Tolerance, WeightedSum
+from kernelmark.numerics.floats import GROUP
+from kernelmark.numerics.generate import Inputs
 
 POSITIONS = 1024
 FALSE_ALARM = 1e-6
@@ -306,3 +311,90 @@ def matmul_contraction(problem: Problem, batch: int) -> Contraction | None:
         out=out.sums(batch, rows, cols),
         unit=unit,
     )
+
+
+F8_OCP = ("f8e4m3", "f8e5m2")
+F8_FNUZ = ("f8e4m3fnuz", "f8e5m2fnuz")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DtypeRule:
+    """The dtypes that go with one input dtype: of the other input, the output and the accumulator.
+
+    The first of each is the default. No accumulator is narrower than its inputs, and matrix units
+    sum products of 8-bit floats and bf16 in f32 only.
+    """
+
+    partners: tuple[str, ...]
+    out: tuple[str, ...]
+    acc: tuple[str, ...]
+
+
+def _f8_rule(family: tuple[str, ...]) -> DtypeRule:
+    return DtypeRule(partners=family, out=("bf16", "f16", "f32", *family), acc=("f32",))
+
+
+PRODUCTS: dict[str, DtypeRule] = {
+    "f64": DtypeRule(partners=("f64",), out=("f64",), acc=("f64",)),
+    "f32": DtypeRule(partners=("f32",), out=("f32",), acc=("f32",)),
+    "f16": DtypeRule(partners=("f16",), out=("f16", "f32"), acc=("f32", "f16")),
+    "bf16": DtypeRule(partners=("bf16",), out=("bf16", "f32"), acc=("f32",)),
+    "i8": DtypeRule(partners=("i8",), out=("i32",), acc=("i32",)),
+    **{name: _f8_rule(F8_OCP) for name in F8_OCP},
+    **{name: _f8_rule(F8_FNUZ) for name in F8_FNUZ},
+}
+
+
+def is_int(dtype_name: str) -> bool:
+    return dtype(dtype_name).kind == "int"
+
+
+def input_spec(name: str, shape: tuple[int, ...], dtype_name: str) -> TensorSpec:
+    """Return an input: floats uniform in [-1, 1], integers uniform over all i8 values, so that a
+    sum of products fits i32."""
+    if is_int(dtype_name):
+        return TensorSpec(name=name, shape=shape, dtype=dtype_name, low=-128.0, high=127.0)
+    return TensorSpec(name=name, shape=shape, dtype=dtype_name)
+
+
+def weight_bound(terms: int) -> float:
+    """Return the power of two below which weights are drawn, so that a sum of `terms` products with
+    numbers in [-1, 1] is about 1: f16 does not overflow, and activations are neither linear nor
+    0."""
+    return min(1.0, 2.0 ** round(math.log2(3 / math.sqrt(terms))))
+
+
+Element = Callable[[int, Ints, Ints], Floats]
+ScaleIndex = Callable[[int, Ints, Ints], Ints]
+
+# Scales that differ by powers of two make terms differ more in size: the ratio of their root mean
+# square to their mean magnitude is up to √2 times that of terms with one scale.
+SPREAD = math.sqrt(2)
+
+
+def operand_spec(name: str, shape: tuple[int, ...], dtype_name: str) -> TensorSpec:
+    """Return an input; f4e2m1 is drawn from [-6, 6], as [-1, 1] has 5 of its 15 values."""
+    if dtype_name != "f4e2m1":
+        return input_spec(name, shape, dtype_name)
+    return TensorSpec(name=name, shape=shape, dtype=dtype_name, low=-6.0, high=6.0)
+
+
+def scale_spec(name: str, shape: tuple[int, ...], top: float = 1.0) -> TensorSpec:
+    """Return scales that are powers of two from top/8 to top, as in other tests of such kernels."""
+    return TensorSpec(name=name, shape=shape, dtype="f8e8m0", low=top / 8, high=top)
+
+
+def scaled(
+    element: Element, inputs: Inputs, name: str, scale_index: ScaleIndex, group: int = GROUP
+) -> Element:
+    """Return elements times the scales `name`; `scale_index` locates the scale of a group."""
+
+    def scaled_element(item: int, lines: Ints, t: Ints) -> Floats:
+        return element(item, lines, t) * inputs.take(name, scale_index(item, lines, t // group))
+
+    return scaled_element
+
+
+def summed_like(dtype_name: str) -> str:
+    """Return the dtype whose accumulation error is assumed: that of 8-bit floats for f4e2m1."""
+    return "f8e4m3" if dtype_name == "f4e2m1" else dtype_name

@@ -31,7 +31,7 @@ from kernelmark.core.tensor import GivenValues, TensorSpec, Tolerance, ValuesOnD
 from kernelmark.core.units import join_commas, plain_number
 from kernelmark.numerics.floats import storage
 from kernelmark.numerics.generate import Inputs
-from kernelmark.ops._inputs import input_spec
+from kernelmark.ops._checks import input_spec
 from kernelmark.ops.base import Op, Parameter, Parameters, Reference
 
 OUTPUT = "out"
@@ -69,17 +69,18 @@ class OwnOp(Op):
 
     summary = "defined by a kernel file"
 
-    def __init__(self, name: str, definition: Definition, *, place: str = "") -> None:
+    def __init__(self, name: str, definition: Definition, *, path: str = "") -> None:
         self.name = name
-        self.place = place  # the file that defines it
+        self.path = path  # the file that defines it
         self._definition = definition
         self._signature = inspect.signature(definition.inputs)
         self.parameters = {
-            parameter_name: _help(parameter) for parameter_name, parameter in self._known().items()
+            parameter_name: _help(parameter)
+            for parameter_name, parameter in self._declared_parameters().items()
         }
         self._tensors: dict[str, tuple[TensorSpec, ...]] = {}
 
-    def _known(self) -> Mapping[str, inspect.Parameter]:
+    def _declared_parameters(self) -> Mapping[str, inspect.Parameter]:
         parameters = self._signature.parameters
         for name, parameter in parameters.items():
             if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
@@ -89,11 +90,11 @@ class OwnOp(Op):
                 )
         return parameters
 
-    def problem(self, /, **given: Parameter) -> Problem:
-        read = Parameters(self, given)
+    def problem(self, /, **parameters: Parameter) -> Problem:
+        read = Parameters(self, parameters)
         kinds: tuple[dict[str, Any], ...] = ({}, {}, {})
         for name, parameter in self._signature.parameters.items():
-            value = given.get(name, parameter.default)
+            value = parameters.get(name, parameter.default)
             if value is parameter.empty:
                 read.refuse(f"{name} is missing", f"give {name}=… (-a NAME=VALUE)")
             if isinstance(parameter.default, float) and not isinstance(value, str):
@@ -224,9 +225,9 @@ class OwnOp(Op):
             raise self._error(f"{what} failed: {type(error).__name__}: {error}") from error
 
     def _returned(
-        self, function: str, given: str, wanted: str, hint: str | None = None
+        self, function: str, returned: str, expected: str, hint: str | None = None
     ) -> ProblemError:
-        return self._error(f"{function} returned {given}, not {wanted}", hint)
+        return self._error(f"{function} returned {returned}, not {expected}", hint)
 
     def _error(self, cause: str, hint: str | None = None) -> ProblemError:
         return ProblemError(prefixed(cause, f"{self.name}: "), hint=hint)
@@ -268,8 +269,8 @@ class OwnOp(Op):
 class TorchValues(ValuesOnDevice):
     """A copy of a torch tensor's values on a device."""
 
-    def __init__(self, values: Any, place: Any) -> None:
-        self.tensor = values.detach().to(place, copy=True).contiguous().reshape(-1)
+    def __init__(self, values: Any, device: Any) -> None:
+        self.tensor = values.detach().to(device, copy=True).contiguous().reshape(-1)
         self.size: int = self.tensor.numel()
         self.tensor[:1].cpu()  # synchronise: the timed stream is not ordered after torch's
 
@@ -285,16 +286,16 @@ class TorchValues(ValuesOnDevice):
 
 
 def given_spec(
-    name: str, values: Any, *, rotates: bool | None = None, place: Any = None
+    name: str, values: Any, *, rotates: bool | None = None, device: Any = None
 ) -> TensorSpec:
     """Return an input that holds a copy of the values of a NumPy array or torch tensor, on the
-    torch device `place` or on the host. By default floats are rotated at each rewrite, and
+    torch device `device` or on the host. By default floats are rotated at each rewrite, and
     integers, which may be indices, are kept."""
     dtype_name = _known_dtype(name, values)
     if rotates is None:
         rotates = dtype(dtype_name).kind == "float"
-    on_host = place is None
-    source: Any = _bits(values, dtype_name).ravel() if on_host else TorchValues(values, place)
+    on_host = device is None
+    source: Any = _bits(values, dtype_name).ravel() if on_host else TorchValues(values, device)
     return TensorSpec(
         name=name,
         shape=tuple(values.shape),

@@ -7,7 +7,8 @@ first seq_kv - seq_q + i + 1. This is correct for prefill, decode and extend.
 from __future__ import annotations
 
 import math
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from kernelmark.core.problem import Option, Problem
 from kernelmark.core.tensor import TensorSpec, Tolerance
 from kernelmark.numerics.generate import Inputs
 from kernelmark.ops._checks import (
+    F8_FNUZ,
+    F8_OCP,
     GATHER,
     POSITIONS,
     SIGMAS,
@@ -24,10 +27,10 @@ from kernelmark.ops._checks import (
     accumulation,
     axis,
     grid,
+    input_spec,
     rng_for,
     trend,
 )
-from kernelmark.ops._inputs import F8_FNUZ, F8_OCP, input_spec
 from kernelmark.ops.base import Op, Parameter, Parameters, Reference, TensorHelp
 
 _CHUNK = 2**20
@@ -99,8 +102,8 @@ class Attention(Op):
         TensorHelp("o", "batch×seq_q×heads_q×dim_v", "o", "layout=bshd", role="out"),
     )
 
-    def problem(self, /, **given: Parameter) -> Problem:
-        read = Parameters(self, given)
+    def problem(self, /, **parameters: Parameter) -> Problem:
+        read = Parameters(self, parameters)
         heads_q = read.dim("heads_q", short="heads")
         dim_qk = read.dim("dim_qk", short="dim")
         dims = {
@@ -114,7 +117,9 @@ class Attention(Op):
         }
         options: dict[str, Option] = {
             "causal": read.flag("causal"),
-            "scale": "auto" if given.get("scale", "auto") == "auto" else read.number("scale", 0),
+            "scale": "auto"
+            if parameters.get("scale", "auto") == "auto"
+            else read.number("scale", 0),
             "layout": read.choice("layout", _LAYOUTS),
         }
         problem = Problem(op=self.name, dims=dims, dtypes=_dtypes(read), options=options)
@@ -155,13 +160,13 @@ class Attention(Op):
             b, h = divmod(int(item), d["heads_q"])
             rows, row_index = np.unique(row[chosen], return_inverse=True)
             cols, col_index = np.unique(column[chosen], return_inverse=True)
-            found = _head(problem, inputs, b, h, rows, cols)
-            value[chosen] = found.value[row_index, col_index]
-            magnitude[chosen] = found.magnitude[row_index, col_index]
+            output = _head(problem, inputs, (b, h), rows, cols)
+            value[chosen] = output.value[row_index, col_index]
+            magnitude[chosen] = output.magnitude[row_index, col_index]
         return Reference(value=value, magnitude=magnitude)
 
     def tolerance(self, problem: Problem) -> Tolerance:
-        """Return the tolerance; `_error` defines the magnitude."""
+        """Return the tolerance; `_reference` defines the magnitude."""
         types = problem.dtypes
         out, acc = dtype(types["o"]), dtype(types["acc"])
         rounded = _weight_type(problem).unit_roundoff
@@ -266,22 +271,22 @@ def _narrow_type(problem: Problem) -> DType:
 
 
 def _head(
-    problem: Problem, inputs: Inputs, batch: int, head_q: int, rows: Ints, cols: Ints
+    problem: Problem, inputs: Inputs, head_q: tuple[int, int], rows: Ints, cols: Ints
 ) -> Reference:
-    """Return the output of one query head at `rows` × `cols`, and its error scale."""
+    """Return the output of the query head (batch, head) at `rows` × `cols`, and its error scale."""
     d = problem.dims
-    head_kv = head_q // (d["heads_q"] // d["heads_kv"])
+    head_kv = head_q[0], head_q[1] // (d["heads_q"] // d["heads_kv"])
     hidden = d["seq_kv"] - d["seq_q"] + 1
     keys = int(rows[-1]) + hidden if problem.options["causal"] else d["seq_kv"]
     dim = np.arange(d["dim_qk"])
     at = _Locator(problem)
     width = d["dim_qk"]
-    q = inputs.take("q", at("heads_q", "seq_q", "dim_qk", batch, head_q, rows, dim))
+    q = inputs.take("q", at("q", head_q, rows, dim))
     scores = np.empty((len(rows), keys))
     step = max(1, _CHUNK // d["dim_qk"])
     for start in range(0, keys, step):
         some = np.arange(start, min(start + step, keys))
-        starts = at("heads_kv", "seq_kv", "dim_qk", batch, head_kv, some, dim[:1]).ravel()
+        starts = at("k", head_kv, some, dim[:1]).ravel()
         if len(starts) == 1 or starts[1] - starts[0] == width:
             k = inputs.run("k", int(starts[0]), len(some) * width).reshape(-1, width)
         else:
@@ -291,17 +296,17 @@ def _head(
     if problem.options["causal"]:
         scores[np.arange(keys)[None, :] >= (rows + hidden)[:, None]] = -np.inf
     every = np.arange(keys)
-    v = inputs.take("v", at("heads_kv", "seq_kv", "dim_v", batch, head_kv, every, cols))
+    v = inputs.take("v", at("v", head_kv, every, cols))
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-    value = (weights @ v) / weights.sum(axis=1, keepdims=True)
     scores[np.isinf(scores)] = 0.0
-    return Reference(value=value, magnitude=_error(problem, q, scores, weights, v, value))
+    return _reference(problem, q, scores, weights, v)
 
 
-def _error(
-    problem: Problem, q: Floats, scores: Floats, weights: Floats, v: Floats, value: Floats
-) -> Floats:
-    """Return the largest error of a correct kernel, in units of the weights' unit roundoff u.
+def _reference(
+    problem: Problem, q: Floats, scores: Floats, weights: Floats, v: Floats
+) -> Reference:
+    """Return the output, and the largest error of a correct kernel, in units of the weights' unit
+    roundoff u.
 
     With weights w_j = exp(s_j - max), l = Σw_j and p_j = w_j / l, to first order:
 
@@ -323,6 +328,7 @@ def _error(
     narrow = _narrow_type(problem)
     u = rounded.unit_roundoff
     total = weights.sum(axis=1, keepdims=True)
+    value = (weights @ v) / total
     probability = weights / total
     size = probability @ np.abs(v)
     floor = 2.0**rounded.min_exponent
@@ -342,20 +348,26 @@ def _error(
     seen = (weights > 0).sum(axis=1)
     factors = [accumulation(int(keys), narrow, acc) for keys in seen]
     second = 2 / u * np.array(factors)[:, None] * size
-    return np.asarray(from_weights + from_scores + common + second)
+    return Reference(value=value, magnitude=from_weights + from_scores + common + second)
 
 
 class _Locator:
     """Computes flat positions of rows × columns of one head, in the problem's layout."""
 
+    _DIMS: ClassVar[Mapping[str, tuple[str, str, str]]] = {
+        "q": ("heads_q", "seq_q", "dim_qk"),
+        "k": ("heads_kv", "seq_kv", "dim_qk"),
+        "v": ("heads_kv", "seq_kv", "dim_v"),
+    }
+
     def __init__(self, problem: Problem) -> None:
         self._dims = problem.dims
         self._bshd = problem.options["layout"] == "bshd"
 
-    def __call__(
-        self, heads: str, seq: str, dim: str, batch: int, head: int, rows: Ints, cols: Ints
-    ) -> Ints:
-        head_count, length, width = self._dims[heads], self._dims[seq], self._dims[dim]
+    def __call__(self, tensor: str, position: tuple[int, int], rows: Ints, cols: Ints) -> Ints:
+        """Return the positions in a head of `tensor`, which is at (batch, head)."""
+        head_count, length, width = (self._dims[name] for name in self._DIMS[tensor])
+        batch, head = position
         if self._bshd:
             line = (batch * length + rows) * head_count + head
         else:

@@ -75,7 +75,7 @@ class Op(ABC):
     reference_on_device: bool = False
 
     @abstractmethod
-    def problem(self, /, **given: Parameter) -> Problem:
+    def problem(self, /, **parameters: Parameter) -> Problem:
         """Return a valid problem with all defaults filled in, in canonical order.
 
         `dtype=` stands for all dtypes that the op derives from one. Raise `ProblemError` for

@@ -16,22 +16,20 @@ from kernelmark.numerics import floats
 from kernelmark.numerics.floats import decode, encode
 from kernelmark.numerics.generate import Inputs
 from kernelmark.ops._checks import (
+    SPREAD,
+    Element,
     Floats,
     Ints,
     axis,
     contract,
     grid,
-    product_tolerance,
-    rng_for,
-    sides,
-)
-from kernelmark.ops._inputs import (
-    SPREAD,
-    Element,
     input_spec,
     operand_spec,
+    product_tolerance,
+    rng_for,
     scale_spec,
     scaled,
+    sides,
     summed_like,
 )
 from kernelmark.ops.base import Op, Parameter, Parameters, Reference, TensorHelp
@@ -115,15 +113,15 @@ class BatchedGemmQuant(Op):
     )
     tensor_help = _TENSORS
 
-    def problem(self, /, **given: Parameter) -> Problem:
-        read = Parameters(self, given)
+    def problem(self, /, **parameters: Parameter) -> Problem:
+        read = Parameters(self, parameters)
         name = read.choice("scheme", tuple(SCHEMES))
         scheme = SCHEMES[name]
         dims = {dim: read.dim(dim) for dim in ("batch", "m", "n", "k")}
         if name == "a8w8_group":
             dims["group"] = _group(read)
-        elif "group" in given:
-            reason = f"group={given['group']} is not possible with scheme={name}"
+        elif "group" in parameters:
+            reason = f"group={parameters['group']} is not possible with scheme={name}"
             read.refuse(reason, "only a8w8_group has it")
         wide = read.dtype("dtype", "bf16", _WIDE)
         because = f"with scheme={name}"
@@ -192,30 +190,34 @@ class BatchedGemmQuant(Op):
     def tolerance(self, problem: Problem) -> Tolerance:
         scheme, out = str(problem.options["scheme"]), dtype(problem.dtypes["c"])
         # Three operations: scale each group's sum, multiply by B's factor, add the bias.
-        found = product_tolerance(
+        tolerance = product_tolerance(
             terms=problem.dims["k"],
             inputs=_summed_like(problem),
             acc="f32",
             out=problem.dtypes["c"],
             epilogue=3,
         )
-        why = f"scheme {scheme}: sums as of {_summed_like(problem)}; {found.why}"
+        why = f"scheme {scheme}: sums as of {_summed_like(problem)}; {tolerance.why}"
         if scheme in ("a16wfp4", "afp4wfp4"):
-            found = dataclasses.replace(found, per_magnitude=found.per_magnitude * SPREAD)
+            tolerance = dataclasses.replace(
+                tolerance, per_magnitude=tolerance.per_magnitude * SPREAD
+            )
         if scheme == "a8w8_group":
             step = _rounding_step(problem)
             why += (
                 "; a division that is not correctly rounded may move one element of A to the "
                 f"neighbouring number of {problem.dtypes['b']}: {step:.2g}"
             )
-            found = dataclasses.replace(found, absolute=found.absolute + step)
+            tolerance = dataclasses.replace(tolerance, absolute=tolerance.absolute + step)
         if problem.options["bias"]:
             again = out.unit_roundoff
             why += "; the GEMM may be rounded once more before the bias is added"
-            found = dataclasses.replace(
-                found, per_value=found.per_value + again, absolute=found.absolute + again
+            tolerance = dataclasses.replace(
+                tolerance,
+                per_value=tolerance.per_value + again,
+                absolute=tolerance.absolute + again,
             )
-        return dataclasses.replace(found, why=why)
+        return dataclasses.replace(tolerance, why=why)
 
     def positions(self, problem: Problem, seed: int) -> Ints:
         batch, m, n, k = (problem.dims[name] for name in ("batch", "m", "n", "k"))
@@ -312,8 +314,8 @@ def group_rounded(values: Floats, group: int, to: str) -> Floats:
 def _group(read: Parameters) -> int:
     group = read.dim("group", 128, least=_GROUPS[0])
     if group & (group - 1) or group > _GROUPS[1]:
-        wanted = f"a power of two from {_GROUPS[0]} to {_GROUPS[1]}"
-        read.refuse(f"group={group} is not {wanted}")
+        expected = f"a power of two from {_GROUPS[0]} to {_GROUPS[1]}"
+        read.refuse(f"group={group} is not {expected}")
     return group
 
 

@@ -14,17 +14,20 @@ from kernelmark.core.problem import Problem
 from kernelmark.core.tensor import Axis, Contraction, TensorSpec, Tolerance, WeightedSum
 from kernelmark.numerics.generate import Inputs
 from kernelmark.ops._checks import (
+    F8_FNUZ,
+    F8_OCP,
+    PRODUCTS,
     Floats,
     Ints,
     axis,
     contract,
     grid,
+    input_spec,
     product_tolerance,
     rng_for,
     sides,
     stays_finite,
 )
-from kernelmark.ops._inputs import F8_FNUZ, F8_OCP, PRODUCTS, input_spec
 from kernelmark.ops.base import Op, Parameter, Parameters, Reference, TensorHelp
 
 _INPUTS = ("f64", "f32", "f16", "bf16", "i8", *F8_OCP, *F8_FNUZ)
@@ -89,8 +92,8 @@ class Conv(Op):
         TensorHelp("y", f"n×{_P}×{_Q}×k", "y", "layout=nhwc", role="out"),
     )
 
-    def problem(self, /, **given: Parameter) -> Problem:
-        read = Parameters(self, given)
+    def problem(self, /, **parameters: Parameter) -> Problem:
+        read = Parameters(self, parameters)
         dims = {name: read.dim(name) for name in ("n", "c", "h", "w", "k", "r", "s")}
         for short, default in (("stride", 1), ("pad", 0), ("dilation", 1)):
             for name in (f"{short}_h", f"{short}_w"):

@@ -8,8 +8,7 @@ import numpy as np
 from kernelmark.core.problem import Problem
 from kernelmark.core.tensor import TensorSpec, Tolerance
 from kernelmark.numerics.generate import Inputs
-from kernelmark.ops._checks import Ints
-from kernelmark.ops._inputs import PRODUCTS, input_spec
+from kernelmark.ops._checks import PRODUCTS, Ints, input_spec
 from kernelmark.ops.base import Op, Parameter, Parameters, Reference, TensorHelp
 
 _DTYPES = tuple(PRODUCTS)
@@ -26,8 +25,8 @@ class Copy(Op):
     examples = ("copy n=1 dtype=f32", "copy n=100003 dtype=f16", "copy n=4099 dtype=i8")
     tensor_help = (TensorHelp("x", "n", "x"), TensorHelp("y", "n", "x", role="out"))
 
-    def problem(self, /, **given: Parameter) -> Problem:
-        read = Parameters(self, given)
+    def problem(self, /, **parameters: Parameter) -> Problem:
+        read = Parameters(self, parameters)
         dims = {"n": read.dim("n")}
         x = read.dtype("x", read.base_dtype(("x",), _DTYPES), _DTYPES)
         problem = Problem(op=self.name, dims=dims, dtypes={"x": x}, options={})

@@ -12,18 +12,23 @@ from kernelmark.core.problem import Option, Problem
 from kernelmark.core.tensor import Contraction, TensorSpec, Tolerance
 from kernelmark.numerics.generate import Inputs
 from kernelmark.ops._checks import (
+    F8_FNUZ,
+    F8_OCP,
+    PRODUCTS,
     SIGMAS,
+    Element,
     Floats,
     Ints,
     axis,
     contract,
     grid,
+    input_spec,
+    is_int,
     matmul_contraction,
     product_tolerance,
     rng_for,
     sides,
 )
-from kernelmark.ops._inputs import F8_FNUZ, F8_OCP, PRODUCTS, Element, input_spec, is_int
 from kernelmark.ops.base import Op, Parameter, Parameters, Reference, TensorHelp
 
 _BATCHES = 4  # matrices to check in a batched GEMM
@@ -68,8 +73,8 @@ class Matmul(Op):
             TensorHelp("d", f"{batch}m×n", "c", role="out"),
         )
 
-    def problem(self, /, **given: Parameter) -> Problem:
-        read = Parameters(self, given)
+    def problem(self, /, **parameters: Parameter) -> Problem:
+        read = Parameters(self, parameters)
         dims = {name: read.dim(name) for name in (*self.batch_dims, "m", "n", "k")}
         dtypes = _dtypes(read)
         options: dict[str, Option] = {
@@ -125,7 +130,7 @@ class Matmul(Op):
         options = problem.options
         # alpha·, + beta·C (two operations), + bias
         epilogue = (options["alpha"] != 1) + 2 * (options["beta"] != 0) + bool(options["bias"])
-        found = product_tolerance(
+        tolerance = product_tolerance(
             terms=problem.dims["k"],
             inputs=problem.dtypes["a"],
             acc=problem.dtypes["acc"],
@@ -133,15 +138,15 @@ class Matmul(Op):
             epilogue=int(epilogue),
         )
         if not options["bias"]:
-            return found
+            return tolerance
         # Libraries without a fused bias for a shape (cuBLASLt, for odd n) add it to the result
         # already rounded to c. That result is at most |value| + |bias|, and |bias| ≤ 1.
         again = dtype(problem.dtypes["c"]).unit_roundoff
         return dataclasses.replace(
-            found,
-            per_value=found.per_value + again,
-            absolute=found.absolute + again,
-            why=f"{found.why}; the bias may be added after a rounding of its own",
+            tolerance,
+            per_value=tolerance.per_value + again,
+            absolute=tolerance.absolute + again,
+            why=f"{tolerance.why}; the bias may be added after a rounding of its own",
         )
 
     def contraction(self, problem: Problem) -> Contraction | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,19 +15,23 @@ from kernelmark.core.problem import Option, Problem
 from kernelmark.core.tensor import Contraction, TensorSpec, Tolerance
 from kernelmark.numerics.floats import GROUP
 from kernelmark.numerics.generate import Inputs
-from kernelmark.ops._checks import Floats, Ints, accumulation, contract, trend
-from kernelmark.ops._inputs import (
+from kernelmark.ops._checks import (
     F8_FNUZ,
     F8_OCP,
     PRODUCTS,
     SPREAD,
+    DtypeRule,
     Element,
-    Rule,
+    Floats,
+    Ints,
+    accumulation,
+    contract,
     input_spec,
     operand_spec,
     scale_spec,
     scaled,
     summed_like,
+    trend,
     weight_bound,
 )
 from kernelmark.ops.base import Parameter, Parameters, Reference, TensorHelp
@@ -48,8 +52,9 @@ _HELP = {
     "tb": "n: B is stored k×n; t: n×k",
     "act": "activation: none, relu, gelu (the tanh form) or silu",
     "bias": "yes: add a row of n elements to every row before the activation",
-    "scale": "none; tensor: one f32 factor each for A, B and an 8-bit D; mx: a power of two for "
-    "every 32 elements of A and B along k",
+    "scale": "none; tensor: one f32 factor each for A, B and an 8-bit D; row: one for each row of "
+    "A and column of B; block: one for every 128 elements of a row of A, and every 128×128 of B; "
+    "mx: a power of two for every 32 elements of A and B along k",
     "scale_layout": "with scale=mx: linear (row by row, k/32 scales each; hipBLASLt) or "
     "swizzle_32_4_4 (tiles of 128×4; cuBLASLt)",
     "dtype": "shorthand: A and B; c follows from it",
@@ -58,9 +63,13 @@ _WIDE = ("f32", "f16", "bf16")
 _DTYPES = {
     "none": (*_WIDE, *F8_OCP, *F8_FNUZ),
     "tensor": (*F8_OCP, *F8_FNUZ),
+    "row": (*F8_OCP, *F8_FNUZ),
+    "block": (*F8_OCP, *F8_FNUZ),
     "mx": (*F8_OCP, "f4e2m1"),
 }
-_F4 = Rule(partners=("f4e2m1",), out=("bf16", "f16", "f32"), acc=("f32",))
+_F4 = DtypeRule(partners=("f4e2m1",), out=("bf16", "f16", "f32"), acc=("f32",))
+# The elements along k that share a scale; their operands have k innermost.
+_GROUPS = {"mx": GROUP, "block": 128}
 _LAYOUTS = ("linear", "swizzle_32_4_4")
 # The error allowed to a sigmoid or to (1 + tanh)/2, which are within [0, 1], for outputs of at most
 # 16 bits: NVIDIA's tanh.approx.f32 has a relative error of 2^-11 (PTX ISA), and TensileLite can
@@ -118,6 +127,10 @@ class GemmEpilogue(Matmul):
         "gemm_epilogue m=32 n=48 k=64 dtype=f8e4m3 act=relu bias=yes tb=t scale=tensor",
         "gemm_epilogue m=32 n=48 k=64 dtype=f8e4m3 c=f8e4m3 tb=t scale=tensor",
         "gemm_epilogue m=32 n=48 k=64 dtype=f8e4m3fnuz c=f16 act=gelu bias=yes tb=t scale=tensor",
+        "gemm_epilogue m=32 n=48 k=64 dtype=f8e4m3 bias=yes tb=t scale=row",
+        "gemm_epilogue m=32 n=48 k=64 dtype=f8e4m3fnuz act=relu tb=t scale=row",
+        "gemm_epilogue m=32 n=144 k=256 dtype=f8e4m3 scale=block",
+        "gemm_epilogue m=32 n=144 k=256 dtype=f8e4m3fnuz scale=block",
         "gemm_epilogue m=32 n=48 k=64 dtype=f8e4m3 act=relu scale=mx",
         "gemm_epilogue m=32 n=48 k=96 dtype=f8e4m3 act=gelu bias=yes scale=mx "
         "scale_layout=swizzle_32_4_4",
@@ -132,6 +145,10 @@ class GemmEpilogue(Matmul):
         self.tensor_help = (
             *self.tensor_help[:4],
             *(TensorHelp(name, "1", "f32", "scale=tensor") for name in ("a_scale", "b_scale")),
+            TensorHelp("a_scale", "m", "f32", "scale=row"),
+            TensorHelp("b_scale", "n", "f32", "scale=row"),
+            TensorHelp("a_scale", "m×(k//128)", "f32", "scale=block"),
+            TensorHelp("b_scale", "(-(-n//128))×(k//128)", "f32", "scale=block"),
             TensorHelp("a_scale", f"m×(k//{GROUP})", "f8e8m0", linear),
             TensorHelp("b_scale", f"n×(k//{GROUP})", "f8e8m0", linear),
             TensorHelp("a_scale", "(-(-m//128)·128)×(-(-k//128)·4)", "f8e8m0", tiled),
@@ -141,43 +158,43 @@ class GemmEpilogue(Matmul):
             TensorHelp("d", "m×n", "c", role="out"),
         )
 
-    def problem(self, /, **given: Parameter) -> Problem:
-        read = Parameters(self, given)
+    def problem(self, /, **parameters: Parameter) -> Problem:
+        read = Parameters(self, parameters)
         scale, bias = read.choice("scale", tuple(_DTYPES)), read.flag("bias")
-        mx = scale == "mx"
+        mx, group = scale == "mx", _GROUPS.get(scale)
         dims = {name: read.dim(name) for name in ("m", "n", "k")}
         dtypes = _dtypes(read, scale)
         if bias:
             usual = usual_bias_type(dtypes)
             allowed = tuple(dict.fromkeys((usual, "f32")))
             dtypes["bias_type"] = read.dtype("bias_type", usual, allowed, f"with c={dtypes['c']}")
-        elif "bias_type" in given:
-            value = given["bias_type"]
+        elif "bias_type" in parameters:
+            value = parameters["bias_type"]
             read.refuse(
                 f"bias_type={value} is not possible without a bias",
                 "add bias=yes, or leave bias_type out",
             )
         options: dict[str, Option] = {
-            # The 32 elements of an MX block are adjacent in memory: both operands have k innermost.
-            "ta": read.choice("ta", ("n",), "with scale=mx")
-            if mx
+            # The elements of a block are adjacent in memory: both operands have k innermost.
+            "ta": read.choice("ta", ("n",), f"with scale={scale}")
+            if group
             else read.choice("ta", ("n", "t")),
-            "tb": read.choice("tb", ("t",), "with scale=mx")
-            if mx
+            "tb": read.choice("tb", ("t",), f"with scale={scale}")
+            if group
             else read.choice("tb", ("n", "t")),
             "act": read.choice("act", tuple(ACTIVATIONS)),
             "bias": bias,
             "scale": scale,
         }
+        if group and dims["k"] % group:
+            read.refuse(
+                f"k={dims['k']} is not a multiple of {group}",
+                f"scale={scale} scales blocks of {group} elements",
+            )
         if mx:
             options["scale_layout"] = read.choice("scale_layout", _LAYOUTS)
-            if dims["k"] % GROUP:
-                read.refuse(
-                    f"k={dims['k']} is not a multiple of {GROUP}",
-                    f"scale=mx scales blocks of {GROUP} elements",
-                )
-        elif "scale_layout" in given:
-            value = given["scale_layout"]
+        elif "scale_layout" in parameters:
+            value = parameters["scale_layout"]
             read.refuse(
                 f"scale_layout={value} is not possible with scale={scale}",
                 "use scale=mx, or leave scale_layout out",
@@ -197,9 +214,14 @@ class GemmEpilogue(Matmul):
             specs.append(TensorSpec(name="b", shape=b, dtype=types["b"], low=-bound, high=bound))
         else:
             specs.append(operand_spec("b", b, types["b"]))
-        if options["scale"] == "tensor":
+        if options["scale"] in ("tensor", "row"):
             # Neither is near 1, so that ignoring one gives wrong values.
-            specs += [_factor("a_scale", 4.0), _factor("b_scale", bound / 2)]
+            lines = (m, n) if options["scale"] == "row" else (1, 1)
+            specs += [_factor("a_scale", 4.0, lines[0]), _factor("b_scale", bound / 2, lines[1])]
+        if options["scale"] == "block":
+            shapes = ((m, k // 128), (-(-n // 128), k // 128))
+            factors = _factor("a_scale", 4.0), _factor("b_scale", bound / 2)
+            specs += [replace(x, shape=shape) for x, shape in zip(factors, shapes, strict=True)]
         if options["scale"] == "mx":
             specs.append(scale_spec("a_scale", scale_shape(problem, m)))
             specs.append(scale_spec("b_scale", scale_shape(problem, n), bound))
@@ -213,12 +235,13 @@ class GemmEpilogue(Matmul):
         """Return values, and as their magnitudes the error allowed before the last rounding."""
         row, col = np.divmod(where, problem.dims["n"])
         left, right = elements(problem, inputs)
-        if problem.options["scale"] == "mx":
+        if problem.options["scale"] in _GROUPS:
             left, right = _blocks(problem, left, inputs, "a"), _blocks(problem, right, inputs, "b")
         x, terms = contract((np.zeros_like(row), row, col), problem.dims["k"], left, right)
         first = np.zeros(1, np.int64)
-        if problem.options["scale"] == "tensor":
-            factor = inputs.take("a_scale", first) * inputs.take("b_scale", first)
+        if (scale := problem.options["scale"]) in ("tensor", "row"):
+            lines = (row, col) if scale == "row" else (first, first)
+            factor = inputs.take("a_scale", lines[0]) * inputs.take("b_scale", lines[1])
             x, terms = x * factor, terms * factor
         if problem.options["bias"]:
             bias = inputs.take("bias", col)
@@ -265,24 +288,26 @@ def scale_place(problem: Problem, line: Ints, block: Ints) -> Ints:
     VEC32_UE8M0 reads this layout only (its manual: "1D Block Scaling Factors Layout"); torch calls
     it SWIZZLE_32_4_4.
     """
-    blocks = problem.dims["k"] // GROUP
-    if problem.options["scale_layout"] == "linear":
+    blocks = problem.dims["k"] // _GROUPS[str(problem.options["scale"])]
+    if problem.options.get("scale_layout", "linear") == "linear":
         return line * blocks + block
     tile = line // 128 * -(-blocks // 4) + block // 4
     return tile * 512 + line % 32 * 16 + line // 32 % 4 * 4 + block % 4
 
 
 def _blocks(problem: Problem, element: Element, inputs: Inputs, operand: str) -> Element:
+    lines = 128 if (problem.options["scale"], operand) == ("block", "b") else 1
     return scaled(
         element,
         inputs,
         f"{operand}_scale",
-        lambda _, line, block: scale_place(problem, line, block),
+        lambda _, line, block: scale_place(problem, line // lines, block),
+        _GROUPS[str(problem.options["scale"])],
     )
 
 
-def _factor(name: str, top: float) -> TensorSpec:
-    return TensorSpec(name=name, shape=(1,), dtype="f32", low=top / 2, high=top)
+def _factor(name: str, top: float, count: int = 1) -> TensorSpec:
+    return TensorSpec(name=name, shape=(count,), dtype="f32", low=top / 2, high=top)
 
 
 def _between(problem: Problem) -> DType:
@@ -307,8 +332,10 @@ def _error(problem: Problem, x: Floats, terms: Floats) -> Array:
     options, acc = problem.options, dtype(problem.dtypes["acc"])
     act = ACTIVATIONS[str(options["act"])]
     inputs, k = dtype(summed_like(problem.dtypes["a"])), problem.dims["k"]
-    summed = accumulation(k, inputs, acc) * (SPREAD if options["scale"] == "mx" else 1)
-    summed += (3 * (options["scale"] == "tensor") + bool(options["bias"])) * acc.unit_roundoff
+    summed = accumulation(k, inputs, acc) * (SPREAD if options["scale"] in _GROUPS else 1)
+    summed += (
+        3 * (options["scale"] in ("tensor", "row", "block")) + bool(options["bias"])
+    ) * acc.unit_roundoff
     error = summed * terms + trend(k, inputs, acc) * np.abs(x)
     if _is_stored_between(problem):
         # The sum without the bias may be larger than x, by at most |bias| ≤ 1.

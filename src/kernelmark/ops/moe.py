@@ -27,8 +27,8 @@ from kernelmark.ops._checks import (
     grid,
     rng_for,
     trend,
+    weight_bound,
 )
-from kernelmark.ops._inputs import weight_bound
 from kernelmark.ops.base import SCATTERED, Op, Parameter, Parameters, Reference, TensorHelp
 
 _DTYPES = ("f32", "f16", "bf16")
@@ -80,8 +80,8 @@ class Moe(Op):
         TensorHelp("out", "m×k", "x", role="out"),
     )
 
-    def problem(self, /, **given: Parameter) -> Problem:
-        read = Parameters(self, given)
+    def problem(self, /, **parameters: Parameter) -> Problem:
+        read = Parameters(self, parameters)
         dims = {name: read.dim(name) for name in ("m", "n", "k", "e", "top_k")}
         if dims["top_k"] > dims["e"]:
             reason = f"top_k={dims['top_k']} is not possible with e={dims['e']}"
@@ -138,8 +138,8 @@ class Moe(Op):
         for item in np.unique(token):
             chosen = np.flatnonzero(token == item)
             columns, index = np.unique(column[chosen], return_inverse=True)
-            found = _token(problem, inputs, int(item), columns)
-            value[chosen], magnitude[chosen] = found.value[index], found.magnitude[index]
+            output = _token(problem, inputs, int(item), columns)
+            value[chosen], magnitude[chosen] = output.value[index], output.magnitude[index]
         return Reference(value=value, magnitude=magnitude)
 
     def tolerance(self, problem: Problem) -> Tolerance:

@@ -26,9 +26,8 @@ from kernelmark.report.tables import (
     record,
     tabulate,
 )
+from kernelmark.runners.ab import USUAL_NAMES, Rule
 from kernelmark.runners.ab import Row as PairedRow
-from kernelmark.runners.ab import Rule
-from kernelmark.runners.sides import USUAL_NAMES
 
 # In order of importance.
 ORDER = (
@@ -116,14 +115,14 @@ def audit(report: AbReport) -> str:
 def restless(report: AbReport) -> str:
     """Return a note if pairs stayed unsure while the core clock moved, with a remedy; else "". A
     power cap takes effect after some milliseconds, and not equally soon in every round."""
-    found = []
+    notes = []
     for row in report.rows:
         seen = clocks(row) if row.status is VerdictStatus.UNSURE else []
         if seen and max(seen) > (1 + _CLOCK_TOLERANCE) * min(seen):
-            found.append((max(seen) / min(seen), min(seen), max(seen), row.pair.base))
-    if not found:
+            notes.append((max(seen) / min(seen), min(seen), max(seen), row.pair.base))
+    if not notes:
         return ""
-    _, low, high, case = max(found, key=lambda item: item[0])
+    _, low, high, case = max(notes, key=lambda item: item[0])
     bursts = case.timing.duty is Duty.BURST
     way_out = (
         "lock the clock"
@@ -131,7 +130,7 @@ def restless(report: AbReport) -> str:
         else 'idle gaps between samples stay below it (duty = "burst" in --timing FILE.toml)'
     )
     return (
-        f"note: {counted(len(found), 'unsure pair')} ran at a core clock that moved, between "
+        f"note: {counted(len(notes), 'unsure pair')} ran at a core clock that moved, between "
         f"{low:.0f} and {high:.0f} MHz in {short(case.problem)}; where that is the power cap, "
         f"{way_out}"
     )
@@ -139,8 +138,8 @@ def restless(report: AbReport) -> str:
 
 def remarks(report: AbReport) -> list[str]:
     """Return notes that apply to the comparison as a whole."""
-    found = (other_load(report), audit(report), two_numbers(report), restless(report))
-    return [text for text in found if text]
+    notes = (other_load(report), audit(report), two_numbers(report), restless(report))
+    return [text for text in notes if text]
 
 
 def other_load(report: AbReport) -> str:
@@ -148,7 +147,9 @@ def other_load(report: AbReport) -> str:
     loads = []
     for row in report.rows:
         measured = (side.measurement for side in (row.base, row.head))
-        warnings = [warning for found in measured if found for warning in found.warnings]
+        warnings = [
+            warning for measurement in measured if measurement for warning in measurement.warnings
+        ]
         if seen := [warning for warning in warnings if warning.code == "other-load"]:
             loads.append(max(seen, key=_load))
     if not loads:
@@ -162,13 +163,13 @@ def _load(warning: Reason) -> float:
 
 def two_numbers(report: AbReport) -> str:
     """Return a note if the change of some pairs differs from that of their medians, else ""."""
-    found = []
+    notes = []
     for row in report.rows:
         base, head = row.base.measurement, row.head.measurement
         if row.paired is not None and base is not None and head is not None:
             ratio = head.median_s / base.median_s
-            found.append((abs(ratio - row.paired.ratio), ratio, row))
-    differing = [item for item in found if item[0] > TWO_NUMBERS]
+            notes.append((abs(ratio - row.paired.ratio), ratio, row))
+    differing = [item for item in notes if item[0] > TWO_NUMBERS]
     if not differing:
         return ""
     _, ratio, row = max(differing, key=lambda item: item[0])
@@ -183,9 +184,9 @@ def two_numbers(report: AbReport) -> str:
 def clocks(row: PairedRow) -> list[float]:
     """Return the core clock in MHz of each block of both sides; [] if any block has no clock."""
     measured = [side.measurement for side in (row.base, row.head)]
-    blocks = [block for found in measured if found for block in found.blocks]
-    found = [block.clock_mhz for block in blocks if block.clock_mhz is not None]
-    return found if len(found) == len(blocks) else []
+    blocks = [block for measurement in measured if measurement for block in measurement.blocks]
+    measurement = [block.clock_mhz for block in blocks if block.clock_mhz is not None]
+    return measurement if len(measurement) == len(blocks) else []
 
 
 def answer_of(report: AbReport) -> Reason:
@@ -193,19 +194,19 @@ def answer_of(report: AbReport) -> Reason:
     return answer(of_pairs(report.rows))
 
 
-def to_md(report: AbReport, facts: Sequence[str] = (), notes: Sequence[str] = ()) -> str:
+def to_md(report: AbReport, facts: Sequence[str] = ()) -> str:
     """Return a pull-request comment: the answer, what changed, the environments and all pairs."""
     named = report.names != USUAL_NAMES
     sides = [f"Base is {report.names[0]}, head {report.names[1]}"] if named else []
-    made = comment(
+    comment_text = comment(
         of_pairs(report.rows, report.base.argv, report.names),
         facts=[*sides, *facts, summary(report)],
-        notes=[*remarks(report), *notes],
+        notes=remarks(report),
         environment=difference_table(report.changes, report.names),
         command=command_text(report.base.argv),
     )
     every = ["<details><summary>All pairs</summary>", "", markdown(rows_table(report))]
-    return "\n".join([made, *every, "</details>"]) + "\n"
+    return "\n".join([comment_text, *every, "</details>"]) + "\n"
 
 
 def to_csv(report: AbReport) -> str:

@@ -33,6 +33,7 @@ MOST_ROWS = 50
 # If two values of one change differ by more than this, a note explains why.
 TWO_NUMBERS = 0.005
 _MOST_COMMANDS = 10
+_MOST_UNDECIDED = 3  # named in the answer
 _SLOWER, _FASTER, _BROKEN = VerdictStatus.SLOWER, VerdictStatus.FASTER, VerdictStatus.BROKEN
 # Verdicts that count as moved, most severe first.
 _MOVED = (_BROKEN, _SLOWER, VerdictStatus.GONE, _FASTER, VerdictStatus.FIXED, VerdictStatus.NEW)
@@ -49,7 +50,8 @@ _CHOOSING = (
 class Change:
     """One compared row. `base` and `head` are in `unit`; `ratio` is head over base, between `low`
     and `high` with confidence `level` (0 if the rule has no interval). `again` is the command that
-    measures the row again, `held` the reason why its alarm is suppressed."""
+    measures the row again, `held` the reason why its alarm is suppressed. `since` is the first run
+    of a regression that an earlier night confirmed."""
 
     problem: str
     backend: str
@@ -65,6 +67,7 @@ class Change:
     level: float = 0.0
     again: str = ""
     held: Reason = NO_REASON
+    since: str = ""
 
     @property
     def impact(self) -> float:
@@ -81,13 +84,13 @@ def of_pairs(
     rows: Iterable[PairedRow], argv: Sequence[str] = (), names: tuple[str, str] = ("base", "head")
 ) -> list[Change]:
     """Return the changes of a `kmark ab` or `kmark gate` called with the arguments `argv`."""
-    made = []
+    changes = []
     for row in rows:
-        found, cases = row.paired, row.pair.cases
+        paired, cases = row.paired, row.pair.cases
         base, head = (_median(result) for result in (row.base, row.head))
-        bounds = (None, None, None) if found is None else (found.ratio, found.low, found.high)
-        known = found is not None and math.isfinite(found.high)
-        made.append(
+        bounds = (None, None, None) if paired is None else (paired.ratio, paired.low, paired.high)
+        has_interval = paired is not None and math.isfinite(paired.high)
+        changes.append(
             Change(
                 problem=short(row.pair.base.problem),
                 backend=_backends([backend_text(case) for case in cases]),
@@ -99,11 +102,11 @@ def of_pairs(
                 ratio=bounds[0],
                 low=bounds[1],
                 high=bounds[2],
-                level=1 - found.alpha if found is not None and known else 0.0,
+                level=1 - paired.alpha if paired is not None and has_interval else 0.0,
                 again=_narrowed(argv, cases, names) if argv else "",
             )
         )
-    return made
+    return changes
 
 
 def of_comparison(comparison: Comparison, more: Sequence[str] = ()) -> list[Change]:
@@ -116,22 +119,29 @@ def answer(changes: Sequence[Change]) -> Reason:
     compared = [change for change in changes if change.status is not VerdictStatus.IGNORED]
     if not compared:
         return Reason("nothing was compared: no kernel ran on both sides")
-    counting = [item for item in compared if item.counts]
+    open_changes = [item for item in compared if item.counts and item.since]
+    counting = [item for item in compared if item.counts and not item.since]
     count = {
-        # A suppressed change counts neither as slower nor as broken.
-        status.value: sum(item.status is status for item in compared if not item.held)
+        # Neither a suppressed change nor one that an earlier night confirmed is news.
+        status.value: sum(
+            item.status is status for item in compared if not item.held and not item.since
+        )
         for status in VerdictStatus
     } | {"rows": len(compared), "held": sum(bool(item.held) for item in compared)}
     kernels = counted(len(compared), "kernel")
+    still = f"; {_open_text(open_changes)}" if open_changes else ""
     if count["broken"]:
         first = ranked(counting)[0]
         slower = f" and {count['slower']} got slower" if count["slower"] else ""
         return Reason(
             f"{count['broken']} of {kernels} stopped working{slower}; first {first.problem} by"
-            f" {first.backend}: {shorten(first.reason)}"
+            f" {first.backend}: {shorten(first.reason)}{still}"
         )
     if count["slower"]:
-        return Reason(f"{count['slower']} of {kernels} got slower; {_cost(ranked(counting)[0])}")
+        cost = _cost(ranked(counting)[0])
+        return Reason(f"{count['slower']} of {kernels} got slower; {cost}{still}")
+    if open_changes:
+        return Reason(f"{_open_text(open_changes)} of {kernels}; {_reminder(open_changes)}")
     if count["held"]:
         return Reason(
             f"{count['held']} of {kernels} changed, but so did a canary: the machine is different,"
@@ -140,11 +150,34 @@ def answer(changes: Sequence[Change]) -> Reason:
     if count["new"] == len(compared):
         return Reason(f"there is nothing yet to compare {kernels} with")
     faster = f"; {count['faster']} got faster" if count["faster"] else ""
-    if 2 * count["unsure"] > len(compared):
-        return Reason(f"no slowdown was found; {count['unsure']} of {kernels} undecided{faster}")
-    unsure = f"; {count['unsure']} undecided" if count["unsure"] else ""
+    unsure = ""
+    if undecided := [item for item in compared if item.status is VerdictStatus.UNSURE]:
+        named = [f"{item.problem} by {item.backend}" for item in undecided[:_MOST_UNDECIDED]]
+        rest = len(undecided) - len(named)
+        names = f"{', '.join(named)}{f' and {rest} more' if rest else ''}"
+        unsure = f"; {len(undecided)} undecided: {names}"
+    if 2 * len(undecided) > len(compared):
+        return Reason(
+            f"no slowdown was found; {len(undecided)} of {kernels} undecided: {names}{faster}"
+        )
     gone = f"; {count['gone']} missing in head" if count["gone"] else ""
-    return Reason(f"nothing got slower in {kernels}{faster}{unsure}{gone}")
+    return Reason(f"nothing got slower in {kernels}{faster}{gone}{unsure}")
+
+
+def _open_text(changes: Sequence[Change]) -> str:
+    """Return how many regressions are open: `2 still slower, 1 still broken`."""
+    counts = [
+        (sum(item.status is status for item in changes), status.value)
+        for status in (_BROKEN, _SLOWER)
+    ]
+    return ", ".join(f"{count} still {name}" for count, name in counts if count)
+
+
+def _reminder(changes: Sequence[Change]) -> str:
+    """Return the worst open regression and its first run."""
+    first = ranked(changes)[0]
+    size = f" {change_text(first.ratio)}" if first.ratio and first.status is _SLOWER else ""
+    return f"{first.problem} by {first.backend}{size} since run {first.since}"
 
 
 def _cost(change: Change) -> str:
@@ -324,7 +357,7 @@ def command_text(argv: Sequence[str]) -> str:
 
 def _without(argv: Sequence[str], options: Sequence[str]) -> list[str]:
     """Return `argv` without these options and their values."""
-    words: list[str] = []
+    kept: list[str] = []
     skip = False
     for word in argv:
         if skip:
@@ -332,17 +365,19 @@ def _without(argv: Sequence[str], options: Sequence[str]) -> list[str]:
         elif word in options:
             skip = True
         elif word.partition("=")[0] not in options:
-            words.append(word)
-    return words
+            kept.append(word)
+    return kept
 
 
 def _narrowed(argv: Sequence[str], cases: tuple[Case, Case], names: tuple[str, str]) -> str:
     """Return the command line of `argv`, restricted to one pair."""
-    words = _without(argv, (*_CHOOSING, *_OUTPUT))
-    words += ["-p", short(cases[0].problem)]
+    arguments = _without(argv, (*_CHOOSING, *_OUTPUT))
+    arguments += ["-p", short(cases[0].problem)]
     backends = [case.backend for case in cases]
     if len(set(backends)) == 1:
-        words += ["-b", backends[0]]
+        arguments += ["-b", backends[0]]
     else:
-        words += [w for pair in zip(names, backends, strict=True) for w in ("-b", ":".join(pair))]
-    return shlex.join(["kmark", *words])
+        arguments += [
+            w for pair in zip(names, backends, strict=True) for w in ("-b", ":".join(pair))
+        ]
+    return shlex.join(["kmark", *arguments])

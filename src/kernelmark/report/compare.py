@@ -47,17 +47,17 @@ def table(rows: Sequence[ComparedRow], title: str = "") -> Table:
 def summary(comparison: Comparison) -> str:
     """Return `61 rows by robust: 2 slower, 58 same, 1 unsure; 2 of them suppressed`."""
     counts = ", ".join(f"{n} {status.value}" for status, n in comparison.counts.items())
-    held = sum(bool(row.held) for row in comparison.rows)
+    suppressed = sum(bool(row.held) for row in comparison.rows)
     summary = f"{counted(len(comparison.rows), 'row')} by {comparison.rule}: {counts}"
-    return f"{summary}; {held} of them suppressed" if held else summary
+    return f"{summary}; {suppressed} of them suppressed" if suppressed else summary
 
 
 def notes(comparison: Comparison, *, gone_fails: bool = False) -> list[str]:
     """Return the caveats of the verdicts; `gone_fails`: rows that only base has already fail."""
-    one = comparison.base.id == comparison.head.id
-    twice = [f"base and head are one run, {comparison.base.id}"] if one else []
-    held = any(row.held for row in comparison.rows)
-    so = "changes of times are suppressed" if held else "other changes may be its"
+    same_run = comparison.base.id == comparison.head.id
+    twice = [f"base and head are one run, {comparison.base.id}"] if same_run else []
+    suppressed = any(row.held for row in comparison.rows)
+    so = "changes of times are suppressed" if suppressed else "other changes may be its"
     lines = twice + [
         f"canary moved: {moved_text(text)}; the machine changed, so {so}"
         for text in comparison.moved
@@ -89,11 +89,11 @@ def notes(comparison: Comparison, *, gone_fails: bool = False) -> list[str]:
             f"{_rows(moved)} measured on another GPU in head: two GPUs, even of one model, may "
             "differ by several percent"
         )
-    found = comparison.audit
-    if found.compared:
+    audit = comparison.audit
+    if audit.compared:
         lines.append(
-            f"{_rows(found.compared)} the same binary on both sides, which tests the rule itself: "
-            f"{counted(found.alarms, 'false alarm')}"
+            f"{_rows(audit.compared)} the same binary on both sides, which tests the rule itself: "
+            f"{counted(audit.alarms, 'false alarm')}"
         )
     lines += _two_numbers(comparison)
     lines += _micro_differences(comparison)
@@ -109,7 +109,7 @@ def notes(comparison: Comparison, *, gone_fails: bool = False) -> list[str]:
 def change_of_medians(row: ComparedRow) -> float | None:
     """Return the ratio of a row's medians if it differs from the judged ratio, else None."""
     sides = [side.measurement for side in (row.pair.base, row.pair.head) if side is not None]
-    medians = [found.median_s for found in sides if found is not None]
+    medians = [measurement.median_s for measurement in sides if measurement is not None]
     if row.judgement.ratio is None or row.pair.metric or len(medians) != 2:
         return None
     ratio = medians[1] / medians[0]
@@ -131,12 +131,12 @@ def _two_numbers(comparison: Comparison) -> list[str]:
 
 def _micro_differences(comparison: Comparison) -> list[str]:
     """Return notes on microbenchmarks that were measured differently on the two sides."""
-    found: dict[str, dict[str, None]] = {}
+    differences: dict[str, dict[str, None]] = {}
     for row in comparison.rows:
         if row.pair.metric and (ways := taken_ways(*row.pair.results)):
             name = benchmark_name(row.pair.shown.case.problem)
-            found.setdefault(", ".join(ways), {})[name] = None
-    return [f"{', '.join(names)}: taken {ways}" for ways, names in found.items()]
+            differences.setdefault(", ".join(ways), {})[name] = None
+    return [f"{', '.join(names)}: taken {ways}" for ways, names in differences.items()]
 
 
 def unrecorded(comparison: Comparison) -> str:
@@ -177,10 +177,10 @@ def explain(row: ComparedRow, more: Sequence[str] = ()) -> list[Table]:
         ("same binary", "yes" if row.pair.same_binary else "no, or not known"),
         *([("run again", command)] if (command := rerun(shown, more)) else []),
     ]
-    made = [facts(f"row {row.number}", what)]
+    tables = [facts(f"row {row.number}", what)]
     if row.judgement.facts:
-        made.append(facts("how the rule decided", row.judgement.facts))
-    return made
+        tables.append(facts("how the rule decided", row.judgement.facts))
+    return tables
 
 
 def comment(
@@ -194,8 +194,8 @@ def comment(
     """Return Markdown for a pull request: changes, environment differences and the commands to
     reproduce them, with `more` arguments. Unchanged rows are counted, not listed."""
     changes = of_comparison(comparison, more)
-    asked = failed and not any(change.counts for change in changes)
-    facts = ["It fails, as --fail-on asks"] if asked else []
+    is_explained = failed and not any(change.counts for change in changes)
+    facts = ["It fails, as --fail-on asks"] if is_explained else []
     lines = notes(comparison, gone_fails=gone_fails)
     table = _untitled(environment(comparison))
     if missing := unrecorded(comparison):
@@ -216,7 +216,7 @@ def records(comparison: Comparison) -> list[dict[str, Cell]]:
 
 def document(comparison: Comparison, more: Sequence[str] = ()) -> dict[str, Any]:
     """Return the comparison as plain JSON values; `more` arguments end each rerun command."""
-    found = comparison.audit
+    audit = comparison.audit
     return {
         "kernelmark": "compare",
         "version": codec.VERSION,
@@ -224,7 +224,7 @@ def document(comparison: Comparison, more: Sequence[str] = ()) -> dict[str, Any]
         "head": _run_document(comparison.head),
         "rule": {"name": comparison.rule, **comparison.settings},
         "counts": {status.value: count for status, count in comparison.counts.items()},
-        "same_binary": {"compared": found.compared, "alarms": found.alarms},
+        "same_binary": {"compared": audit.compared, "alarms": audit.alarms},
         "sentinels_moved": list(comparison.moved),
         "environment": [
             {"what": what, "base": base, "head": head}
@@ -250,15 +250,15 @@ def moved_text(moved: Reason) -> str:
 
 
 def change_text(ratio: float | None, low: float | None = None, high: float | None = None) -> str:
-    """Return `+3.1 % ±0.4`: the change with half the width of its interval, `±> 999` if that is too
-    wide to be meaningful."""
+    """Return `+3.1 % ±0.4`: the change with half the width of its interval, or that it is too
+    noisy."""
     if ratio is None:
         return NONE
     text = f"{100 * (ratio - 1):+z.1f} %"
     if low is None or high is None or not math.isfinite(high - low):
         return text
     half = 50 * (high - low)
-    return f"{text} ±{half:.1f}" if half <= MOST_PERCENT else f"{text} ±> {MOST_PERCENT}"
+    return f"{text} ±{half:.1f}" if half <= MOST_PERCENT else "too noisy"
 
 
 def backends_text(row: ComparedRow) -> str:
@@ -305,12 +305,12 @@ def unit_of(row: ComparedRow) -> str:
 
 def _import_notes(comparison: Comparison) -> list[str]:
     """Return the notes stored with imported files, by side."""
-    found = []
+    notes = []
     for side in ("base", "head"):
         results = [getattr(row.pair, side) for row in comparison.rows]
         texts = file_notes(result for result in results if result is not None)
-        found += [f"{side}: {text}" for text in texts]
-    return found
+        notes += [f"{side}: {text}" for text in texts]
+    return notes
 
 
 def _one_process(row: ComparedRow) -> bool:
@@ -330,8 +330,8 @@ def _on_another_gpu(row: ComparedRow, comparison: Comparison) -> bool:
     if base is None or head is None or base.arch != head.arch:
         return False
     sides = zip(comparison.runs, (base, head), strict=True)
-    one, other = (run.environment.uuid(result.device) for run, result in sides)
-    return bool(one and other) and one != other
+    base_uuid, head_uuid = (run.environment.uuid(result.device) for run, result in sides)
+    return bool(base_uuid and head_uuid) and base_uuid != head_uuid
 
 
 def _is_bare(row: ComparedRow) -> bool:
@@ -375,8 +375,8 @@ def _run_document(run: Run) -> dict[str, Any]:
     }
 
 
-def _untitled(made: Table) -> Table:
-    return Table(columns=made.columns, rows=made.rows)
+def _untitled(titled: Table) -> Table:
+    return Table(columns=titled.columns, rows=titled.rows)
 
 
 def is_clock_change(row: ComparedRow) -> bool:

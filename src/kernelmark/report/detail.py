@@ -13,7 +13,7 @@ from kernelmark.report.micro import metrics_table, points_table
 from kernelmark.report.names import config_text, rerun
 from kernelmark.report.results import ResultRow, share_text
 from kernelmark.report.tables import NONE, Column, Table
-from kernelmark.stats.modes import modes_text
+from kernelmark.stats.interval import modes_text
 
 # Entries of a cost that are no phases: a sum, and times that overlap with the phases.
 _NO_PHASE = ("total", "device", "compile_ahead")
@@ -24,25 +24,25 @@ def detail(row: ResultRow, *, samples: bool = True, more: Sequence[str] = ()) ->
     """Return tables of the case, its measurement, check, kernel and cost. `samples` adds
     all samples; `more` arguments are appended to the rerun command."""
     result = row.result
-    found = [_facts("case", _what(row, more))]
+    tables = [_facts("case", _what(row, more))]
     if result.metrics:
-        found.append(metrics_table([result], every=True))
+        tables.append(metrics_table([result], every=True))
     if result.rows and samples:
-        found.append(points_table(result))
+        tables.append(points_table(result))
     if result.notes:
-        found.append(_facts("notes", [("note", note) for note in result.notes]))
+        tables.append(_facts("notes", [("note", note) for note in result.notes]))
     if result.measurement is not None:
-        found.append(_facts("measurement", _measured(row, result.measurement)))
-        found.append(_blocks(result.measurement))
+        tables.append(_facts("measurement", _measured(row, result.measurement)))
+        tables.append(_blocks(result.measurement))
         if samples:
-            found.append(_samples(result.measurement))
+            tables.append(_samples(result.measurement))
     if result.check is not None:
-        found.append(_facts("check", _checked(result)))
+        tables.append(_facts("check", _checked(result)))
     if not is_micro(result.case):
-        found.append(_facts("kernel", _kernel(result)))
+        tables.append(_facts("kernel", _kernel(result)))
     if result.cost:
-        found.append(_facts("cost (wall time)", _cost(result.cost)))
-    return found
+        tables.append(_facts("cost (wall time)", _cost(result.cost)))
+    return tables
 
 
 def facts(title: str, pairs: Sequence[tuple[str, str]]) -> Table:
@@ -171,15 +171,15 @@ def _checked(result: Result) -> list[tuple[str, str]]:
         ("guards", "intact" if check.guards_intact else "overwritten"),
         *([("rows checked whole", str(check.rows))] if check.rows else []),
         *(
-            [("launches on rewritten inputs", f"{check.fresh_ratio:.2f} × the timed ones")]
+            [("launches on new inputs", f"{check.fresh_ratio:.3f} × those on the same ones")]
             if check.fresh_ratio is not None
             else []
         ),
         *([("faults", ", ".join(check.faults))] if check.faults else []),
     ]
     # Usually the detail is the reason of the result, which the table of the case has.
-    known = (NO_REASON, result.error, result.error.root)
-    return pairs if check.detail in known else [*pairs, ("detail", check.detail)]
+    known_reasons = (NO_REASON, result.error, result.error.root)
+    return pairs if check.detail in known_reasons else [*pairs, ("detail", check.detail)]
 
 
 def _kernel(result: Result) -> list[tuple[str, str]]:

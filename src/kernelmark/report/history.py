@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kernelmark import backends, ops
@@ -16,7 +18,7 @@ from kernelmark.core.problem import parse_key
 from kernelmark.core.result import Status
 from kernelmark.core.timing import Timing
 from kernelmark.core.units import counted, value_text
-from kernelmark.core.verdict import VerdictStatus
+from kernelmark.core.verdict import Mark, VerdictStatus
 from kernelmark.report.changes import TWO_NUMBERS
 from kernelmark.report.compare import change_text, moved_text
 from kernelmark.report.names import config_text, distinguishing, option_text, short
@@ -40,6 +42,10 @@ _FLAT = 0.02
 _USUAL = Timing()
 _MOST_CHANGES = 3
 _VARIABLE = "variable "  # prefix of environment variables in the keys of `difference`
+_LIBRARY = "library "
+_HASH = re.compile(r"[0-9a-f]{40}\Z")
+_HASH_LENGTH = 10
+_HARM = (VerdictStatus.BROKEN, VerdictStatus.SLOWER, VerdictStatus.FASTER)
 
 
 def table(history: History, shown: Sequence[Story]) -> Table:
@@ -73,8 +79,14 @@ def _baseline_cell(history: History, story: Story) -> str:
     return change_text(newest / base if newest and base else None)
 
 
+def shown_s(point: Point) -> float | None:
+    """Return the value that a table shows: the median, as every command prints it. A multimodal
+    point is judged by another one."""
+    return judged_s(point) if point.metric else point.median_s
+
+
 def _newest_cell(story: Story) -> str:
-    newest = judged_s(story.newest)
+    newest = shown_s(story.newest)
     return NONE if newest is None else value_text(newest, story.newest.unit or "s")
 
 
@@ -83,6 +95,7 @@ def _state_cell(story: Story) -> str:
     state = status.value if status is not VerdictStatus.SAME else "steady"
     state += ", multimodal" if story.newest.modes else ""
     state += "" if is_reliable(story.newest) else ", unreliable"
+    state += ", accepted" if story.accepted else ""
     return f"{state}, suppressed" if story.held else state
 
 
@@ -106,7 +119,8 @@ SERIES_COLUMNS = (
     Column(
         "against level",
         align="right",
-        text=lambda story: change_text(story.screen.ratio),
+        # The first points are compared with too few others to expect anything.
+        text=lambda story: change_text(story.screen.ratio if story.screen.low_s else None),
         show="any",
     ),
     Column("baseline", show="any"),
@@ -118,11 +132,13 @@ SERIES_COLUMNS = (
 def steps(history: History, shown: Sequence[Story]) -> Table:
     """Return a table of all steps with the environment changes at each, newest first."""
     rows = [(step, story) for story in shown for step in story.steps]
-    rows.sort(key=lambda pair: pair[0].started, reverse=True)
+    rows.sort(key=lambda pair: (-pair[0].started, -_worsening(pair[1], pair[0].ratio)))
     timing_of = timings(shown)
+    why = [(step.run_id, _why(history, step)) for step, _ in rows]
     texts = {
         "timing": [timing_of[story.series] for _, story in rows],
-        "why": [_why(history, step) for step, _ in rows],
+        # One cause of several steps is written once.
+        "why": ["as above" if i and why[i - 1] == why[i] else why[i][1] for i in range(len(why))],
     }
     return tabulate(_STEP_COLUMNS, rows, title="steps", texts=texts)
 
@@ -142,20 +158,43 @@ _STEP_COLUMNS = (
 
 def timings(shown: Sequence[Story]) -> dict[str, str]:
     """Return by series the timing fields that distinguish it from series with the same text."""
-    known = [parts(story) for story in shown]
-    found = distinguishing(
-        [(item["problem"], item["backend"], item["arch"], item["metric"]) for item in known],
-        [item["timing"] for item in known],
+    series_parts = [parts(story) for story in shown]
+    texts = distinguishing(
+        [(item["problem"], item["backend"], item["arch"], item["metric"]) for item in series_parts],
+        [item["timing"] for item in series_parts],
     )
-    return {story.series: text for story, text in zip(shown, found, strict=True)}
+    return {story.series: text for story, text in zip(shown, texts, strict=True)}
 
 
 def by_worry(shown: Sequence[Story]) -> list[Story]:
-    """Return the series by urgency: alarms (even suppressed), then steps, then the newest."""
+    """Return the series by urgency: alarms (even suppressed) by harm, then steps, then the
+    newest."""
     return sorted(
         shown,
-        key=lambda item: (not (item.alarm or item.held), not item.steps, -item.newest.started),
+        key=lambda item: (
+            _harm(item) if item.alarm or item.held else (len(_HARM), 0.0),
+            not item.steps,
+            -item.newest.started,
+        ),
     )
+
+
+def _harm(story: Story) -> tuple[int, float]:
+    """Return the sort key of an alarm: broken, slower, faster; each by the size of the change."""
+    status = story.screen.status
+    rank = _HARM.index(status) if status in _HARM else len(_HARM)
+    return rank, -abs(math.log(story.screen.ratio or 1.0))
+
+
+def _worsening(story: Story, ratio: float) -> float:
+    """Return the logarithm of a change: positive if it is for the worse."""
+    is_reversed = story.newest.metric and story.newest.better == "higher"
+    return -math.log(ratio) if is_reversed else math.log(ratio)
+
+
+def series_id(story: Story) -> str:
+    """Return a short id of a series, for command lines."""
+    return hashlib.sha256(story.series.encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
 def notes(history: History, shown: Sequence[Story] | None = None) -> list[str]:
@@ -169,6 +208,13 @@ def notes(history: History, shown: Sequence[Story] | None = None) -> list[str]:
         f"canary moved with run {run_id}: {moved_text(text)}; changes there may be the machine's"
         for run_id, texts in history.marked.items()
         for text in texts
+    ]
+    lines += [
+        f"accepted: {parts(story)['problem']} by {parts(story)['backend']}: {mark.reason} "
+        f"({mark.author}, {date_text(mark.created)}; undo: "
+        f"kmark history --unaccept {series_id(story)})"
+        for story in (history.stories if shown is None else shown)
+        if (mark := story.accepted) is not None
     ]
     if not history.watched:
         lines.append(
@@ -187,48 +233,85 @@ def notes(history: History, shown: Sequence[Story] | None = None) -> list[str]:
 
 
 def two_numbers(stories: Sequence[Story]) -> list[str]:
-    """Return a note if points differ from the medians that kmark show and kmark compare print."""
-    found = []
+    """Return a note if points are judged by other values than the medians that tables show."""
+    notes = []
     for story in stories:
         mean_s, median_s = judged_s(story.newest), story.newest.median_s
         if story.newest.modes and mean_s and median_s:
-            found.append((abs(mean_s / median_s - 1), mean_s, median_s, story))
-    differing = [item for item in found if item[0] > TWO_NUMBERS]
+            notes.append((abs(mean_s / median_s - 1), mean_s, median_s, story))
+    differing = [item for item in notes if item[0] > TWO_NUMBERS]
     if not differing:
         return []
     _, mean_s, median_s, story = max(differing, key=lambda item: item[0])
     most = f" (the largest difference of {len(differing)} series)" if len(differing) > 1 else ""
     return [
-        "multimodal results and their changes are by the mean of their modes; kmark show and kmark "
-        f"compare print the median: {value_text(mean_s, 's')} and {value_text(median_s, 's')} for "
-        f"{parts(story)['problem']} by {parts(story)['backend']}{most}"
+        "times are medians; multimodal results are judged by the mean of their modes, as a median "
+        f"jumps between modes: {value_text(mean_s, 's')}, where the median is "
+        f"{value_text(median_s, 's')}, for {parts(story)['problem']} by {parts(story)['backend']}"
+        f"{most}"
     ]
 
 
 def alarm_lines(history: History, alarms: Sequence[Story], shown: Sequence[Story]) -> list[str]:
-    """Return a line per alarm: its distance from the expected value and the environment changes."""
+    """Return the alarms, worst first: a line for each, below a line for the cause if several have
+    the same one."""
     timing_of = timings(shown)
-    made = []
-    for story in alarms:
-        known, screen = parts(story), story.screen
-        backend = f"{known['backend']} {timing_of[story.series]}".rstrip()
-        metric = f", {known['metric']}" if known["metric"] else ""
-        change = "" if screen.ratio is None else f", {_alarm_change(story)}"
-        first = f"; since run {story.change[1]}" if screen.gone else ""
-        changes = history.changes.get(story.change, ())
-        since = "; ".join(f"{what} {old or '–'} → {new or '–'}" for what, old, new in changes)
-        made.append(
-            f"{screen.status.value}: {known['problem']} by {backend}{metric}{change}; "
-            f"{screen.reason}{first}{f'; changed with it: {since}' if since else ''}"
-        )
-    return made
+    causes: dict[tuple[str, str], list[Story]] = {}
+    for story in sorted(alarms, key=_harm):
+        cause = _cause(history, story)
+        key = (story.screen.status.value, cause or story.series)
+        causes.setdefault(key, []).append(story)
+    lines = []
+    for (status, cause), stories in causes.items():
+        if len(stories) > 1:
+            lines.append(f"{cause}: {counted(len(stories), 'kernel')} {status}{_span(stories)}")
+            lines += [f"  {_alarm_line(story, timing_of)}" for story in stories]
+            continue
+        (story,) = stories
+        alarm_cause = _cause(history, story)
+        since = f"; changed with it: {alarm_cause}" if alarm_cause else ""
+        lines.append(f"{status}: {_alarm_line(story, timing_of)}{since}")
+    return lines
+
+
+def _cause(history: History, story: Story) -> str:
+    """Return what changed in the environment when the alarm began; "" if nothing is known."""
+    changes = history.changes.get(story.change, ())
+    return _changes_text(changes) if changes else ""
+
+
+def _span(stories: Sequence[Story]) -> str:
+    ratios = sorted(story.screen.ratio for story in stories if story.screen.ratio)
+    ends = dict.fromkeys(change_text(ratio) for ratio in (ratios[-1:] + ratios[:1]))
+    return f", {' to '.join(ends)}" if ends else ""
+
+
+def _alarm_line(story: Story, timing_of: Mapping[str, str]) -> str:
+    series_parts, screen = parts(story), story.screen
+    backend = f"{series_parts['backend']} {timing_of[story.series]}".rstrip()
+    metric = f", {series_parts['metric']}" if series_parts["metric"] else ""
+    change = "" if screen.ratio is None else f", {_alarm_change(story)}"
+    since = story.change[1]
+    first = f"; since run {since}" if since != story.newest.run_id else ""
+    return f"{series_parts['problem']} by {backend}{metric}{change}; {screen.reason}{first}"
+
+
+def acceptances(alarms: Sequence[Story], more: Sequence[str] = ()) -> list[str]:
+    """Return the command that accepts each open regression, with `more` arguments."""
+    worse = sorted((story for story in alarms if story.is_regression), key=_harm)
+    return [
+        shlex.join(["kmark", "history", "--accept", series_id(story), "--reason", "…", *more])
+        for story in worse
+    ]
 
 
 def _alarm_change(story: Story) -> str:
     """Return `+8.1 % against the median of 12 runs`, and against the last run if that differs."""
     screen, before = story.screen, story.since_before
-    text = f"{change_text(screen.ratio)} against the median of {counted(screen.runs, 'run')}"
-    if before and screen.ratio and abs(before - screen.ratio) > TWO_NUMBERS:
+    text = change_text(screen.ratio)
+    if screen.runs:
+        text += f" against the median of {counted(screen.runs, 'run')}"
+    if before and not screen.since and screen.ratio and abs(before - screen.ratio) > TWO_NUMBERS:
         text += f" ({change_text(before)} against run {story.change[0]} alone)"
     return text
 
@@ -241,15 +324,15 @@ def markdown_page(
     more: Sequence[str] = (),
 ) -> str:
     """Return Markdown: tables, alarms with confirmation commands (and `more` arguments), notes."""
-    made = ["\n".join(map(markdown, tables))]
-    made += [f"- {line}" for line in alarm_lines(history, alarms, shown)]
+    blocks = ["\n".join(map(markdown, tables))]
+    blocks += [f"- {line}" for line in alarm_lines(history, alarms, shown)]
     if commands := confirmations(history, alarms, more):
-        made += ["", "Confirm by paired rounds:", "", "```sh", *commands, "```"]
+        blocks += ["", "Confirm by paired rounds:", "", "```sh", *commands, "```"]
     if text := unconfirmed(alarms):
-        made += ["", f"{text}."]
+        blocks += ["", f"{text}."]
     if lines := notes(history, shown):
-        made += ["", *(f"- {line}" for line in lines)]
-    return "\n".join(made).rstrip() + "\n"
+        blocks += ["", *(f"- {line}" for line in lines)]
+    return "\n".join(blocks).rstrip() + "\n"
 
 
 def confirmations(history: History, alarms: Sequence[Story], more: Sequence[str] = ()) -> list[str]:
@@ -387,11 +470,24 @@ def trend(points: Sequence[Point]) -> str:
 
 
 def changes_text(changes: Sequence[tuple[str, str, str]]) -> str:
-    """Return `library torch 2.12 → 2.13; commit a1b2 → c3d4`, limited to the first few changes."""
-    shown = [f"{what} {base or NONE} → {head or NONE}" for what, base, head in changes]
+    """Return `torch 2.12 → 2.13; commit a1b2 → c3d4`, limited to the first few changes."""
+    return _changes_text(changes) or "nothing that was recorded"
+
+
+def _changes_text(changes: Sequence[tuple[str, str, str]]) -> str:
+    # Versions explain more than commits and hosts.
+    ordered = sorted(changes, key=lambda change: not change[0].startswith(_LIBRARY))
+    shown = [
+        f"{what.removeprefix(_LIBRARY)} {_short(base)} → {_short(head)}"
+        for what, base, head in ordered
+    ]
     if len(shown) > _MOST_CHANGES:
         shown = [*shown[:_MOST_CHANGES], f"and {len(shown) - _MOST_CHANGES} more"]
-    return "; ".join(shown) or "nothing that was recorded"
+    return "; ".join(shown)
+
+
+def _short(value: str) -> str:
+    return value[:_HASH_LENGTH] if _HASH.match(value) else value or NONE
 
 
 def _why(history: History, step: SeriesStep) -> str:
@@ -402,8 +498,10 @@ def _why(history: History, step: SeriesStep) -> str:
 def _can_run(story: Story) -> bool:
     """Return whether kernelmark can measure the series: known backend, device and op."""
     backend = parts(story)["bare_backend"]
-    known = backend in backends.registry or backends.is_file(backend)
-    return known and _device(story) != "unknown" and parse_key(story.problem).op in ops.registry
+    is_runnable = backend in backends.registry or backends.is_file(backend)
+    return (
+        is_runnable and _device(story) != "unknown" and parse_key(story.problem).op in ops.registry
+    )
 
 
 def _device(story: Story) -> str:
@@ -416,30 +514,36 @@ def _sides(history: History, story: Story) -> tuple[str, ...]:
     changes = history.changes.get(story.change, ())
     variables = [change for change in changes if change[0].startswith(_VARIABLE)]
     python = "" if changes and len(variables) == len(changes) else "=PYTHON"
-    words = ["kmark", "ab", "--env", f"before{python}", "--env", f"after{python}"]
+    arguments = ["kmark", "ab", "--env", f"before{python}", "--env", f"after{python}"]
     for what, *values in variables:
         name = what.removeprefix(_VARIABLE)
         for side, value in zip(("before", "after"), values, strict=True):
-            words += ["--set", f"{side}:{name}={value}"] if value else []
+            arguments += ["--set", f"{side}:{name}={value}"] if value else []
         if not all(values):
             # Unset it, so that the side without the variable does not inherit it from the shell.
-            words = ["env", "-u", name, *words]
-    return tuple(words)
+            arguments = ["env", "-u", name, *arguments]
+    return tuple(arguments)
 
 
 def _options(story: Story) -> tuple[str, ...]:
     """Return the end of the command: backend, device, config and timing."""
-    known = parts(story)
-    words = ["-b", known["bare_backend"]]
+    series_parts = parts(story)
+    arguments = ["-b", series_parts["bare_backend"]]
     if (device := _device(story)) != "cpu":
-        words += ["-d", device]
-    for name, value in sorted(json.loads(known["config"]).items()):
-        words += ["--config", f"{name}={option_text(value)}"]
-    timing = dict(word.split("=", 1) for word in known["timing"].split())
+        arguments += ["-d", device]
+    for name, value in sorted(json.loads(series_parts["config"]).items()):
+        arguments += ["--config", f"{name}={option_text(value)}"]
+    timing = dict(word.split("=", 1) for word in series_parts["timing"].split())
     for name in ("cache", "threads"):
         if name in timing and timing[name] != str(getattr(_USUAL, name)):
-            words += [f"--{name}", timing[name]]
-    return tuple(words)
+            arguments += [f"--{name}", timing[name]]
+    return tuple(arguments)
+
+
+def _mark_document(mark: Mark | None) -> dict[str, Any] | None:
+    if mark is None:
+        return None
+    return {"run": mark.run_id, "reason": mark.reason, "by": mark.author, "at": mark.created}
 
 
 def _series_document(history: History, story: Story) -> dict[str, Any]:
@@ -448,7 +552,13 @@ def _series_document(history: History, story: Story) -> dict[str, Any]:
         "series": story.series,
         "metric": story.newest.metric or "time",
         "unit": story.newest.unit or "s",
+        "id": series_id(story),
         "state": screen.status.value,
+        "alarm": story.alarm,
+        "since": story.change[1] if story.is_regression else None,
+        "before": story.change[0] if story.is_regression else None,
+        "accepted": _mark_document(story.accepted),
+        "confirmed": _mark_document(story.confirmed),
         "reason": screen.reason,
         "ratio": screen.ratio,
         "expected_s": None if screen.low_s is None else [screen.low_s, screen.high_s],

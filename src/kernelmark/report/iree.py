@@ -7,13 +7,11 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
 
-from kernelmark.backends.iree.compiler import config_parts
-from kernelmark.backends.iree.tools import DispatchTime
+from kernelmark.backends.iree.compiler import DispatchTime, config_parts
 from kernelmark.core.units import time_text
-from kernelmark.iree.ab import Outcome, Report, Times
+from kernelmark.iree.ab import ULP_BOUNDS, Divergence, Report, Times, VariantOutcome
 from kernelmark.iree.dispatches import DispatchCost
-from kernelmark.iree.modules import Built, Dispatch
-from kernelmark.numerics.divergence import ULP_BOUNDS, Divergence
+from kernelmark.iree.modules import BuiltModule, ModuleDispatch
 from kernelmark.report.tables import NONE, Column, Table, file_column, record, tabulate
 from kernelmark.stats.paired import Paired
 
@@ -30,19 +28,19 @@ _SHORT = {
 
 def tables(report: Report) -> list[Table]:
     """Return tables of the variants, their times and divergences, and their dispatches."""
-    made = [_variants(report)]
+    result = [_variants(report)]
     if any(outcome.end_to_end or outcome.kernels for outcome in report.outcomes):
-        made.append(_times(report))
+        result.append(_times(report))
     if rows := [row for outcome in report.outcomes for row in _divergences(outcome, report)]:
         names = ("variant", "output", "against", "max abs", "max rel", "bad", "first bad")
         left = {"variant", "against", "first bad"}
         ulps = [f"≤ {bound:g}" for bound in ULP_BOUNDS] + ["more"]
         title = "divergence; the last columns count elements by their error in ulps"
-        made.append(_table(title, (*names, *ulps), rows, left))
+        result.append(_table(title, (*names, *ulps), rows, left))
     for outcome in report.outcomes:
         if outcome.built:
-            made += [_dispatches(outcome, outcome.built), _configs(outcome, outcome.built)]
-    return made
+            result += [_dispatches(outcome, outcome.built), _configs(outcome, outcome.built)]
+    return result
 
 
 def document(report: Report) -> dict[str, Any]:
@@ -56,7 +54,7 @@ def document(report: Report) -> dict[str, Any]:
     }
 
 
-def _outcome(outcome: Outcome) -> dict[str, Any]:
+def _outcome(outcome: VariantOutcome) -> dict[str, Any]:
     return {
         "name": outcome.variant.name,
         "arguments": list(outcome.variant.arguments),
@@ -127,9 +125,9 @@ def _variants(report: Report) -> Table:
     ]
     name = f" @{report.function}" if report.function else ""
     title = f"{report.plan.module.name}{name} on {report.target}"
-    asked = report.plan.target
-    if asked.startswith("sm_") and not report.target.endswith(asked):
-        title += f" (IREE's newest target for {asked})"
+    target = report.plan.target
+    if target.startswith("sm_") and not report.target.endswith(target):
+        title += f" (IREE's newest target for {target})"
     return _table(title, columns, rows, {"variant", "status", "specs applied"})
 
 
@@ -155,7 +153,7 @@ def _cells(times: Times | None, verdict: Paired | None) -> tuple[str, str, str, 
     return time_text(times.median_s), interval, f"{100 * times.cv:.1f} %", shown
 
 
-def _divergences(outcome: Outcome, report: Report) -> list[tuple[str, ...]]:
+def _divergences(outcome: VariantOutcome, report: Report) -> list[tuple[str, ...]]:
     first = report.outcomes[0].variant.name
     return [
         (
@@ -173,7 +171,7 @@ def _divergences(outcome: Outcome, report: Report) -> list[tuple[str, ...]]:
     ]
 
 
-def _dispatches(outcome: Outcome, built: Built) -> Table:
+def _dispatches(outcome: VariantOutcome, built: BuiltModule) -> Table:
     used = dict.fromkeys(name for d in built.dispatches for name in d.resources)
     title = f"dispatches of {outcome.variant.name}"
     timed = ("calls", "time") if outcome.dispatch_s else ()
@@ -189,7 +187,7 @@ def _dispatches(outcome: Outcome, built: Built) -> Table:
     return _table(title, columns, rows, {"dispatch"})
 
 
-def _configs(outcome: Outcome, built: Built) -> Table:
+def _configs(outcome: VariantOutcome, built: BuiltModule) -> Table:
     """Return a table with one line per part of a config: whole configs are too wide."""
     rows = [
         (dispatch.name if at == 0 else "", part)
@@ -204,15 +202,17 @@ def _time_cells(time: DispatchTime | None) -> tuple[str, str]:
     return (f"{time.calls:g}", time_text(time.seconds)) if time else (NONE, NONE)
 
 
-def _by_time(dispatches: Sequence[Dispatch], times: Mapping[str, Any]) -> list[Dispatch]:
+def _by_time(
+    dispatches: Sequence[ModuleDispatch], times: Mapping[str, Any]
+) -> list[ModuleDispatch]:
     return sorted(dispatches, key=lambda d: -times[d.name].seconds if d.name in times else 0.0)
 
 
 def _table(
     title: str, columns: Sequence[str], rows: Sequence[tuple[str, ...]], left: set[str]
 ) -> Table:
-    made = tuple(Column(name=c, align="left" if c in left else "right") for c in columns)
-    return Table(title=title, columns=made, rows=tuple(rows))
+    columns_made = tuple(Column(name=c, align="left" if c in left else "right") for c in columns)
+    return Table(title=title, columns=columns_made, rows=tuple(rows))
 
 
 def _left_out(cost: DispatchCost) -> str:

@@ -57,17 +57,17 @@ def _short(key: str) -> str:
 def _without_defaults(problem: Problem, dtype: str) -> str:
     """Return the problem without the words that the op fills in, given the sizes that it needs and
     the dtype that others are derived from."""
-    words = dict(word.split("=", 1) for word in problem.key.split()[1:])
-    needed = {name: words[name] for name in problem.dims if name not in _optional(problem.op)}
-    always = {name: words[name] for name in _ALWAYS if name in words}
+    values = dict(word.split("=", 1) for word in problem.key.split()[1:])
+    needed = {name: values[name] for name in problem.dims if name not in _optional(problem.op)}
+    always = {name: values[name] for name in _ALWAYS if name in values}
     usual = ops.parse(_text(problem.op, {**needed, "dtype": dtype, **always})).key.split()
-    given = {
+    explicit = {
         name: word
-        for name, word in words.items()
+        for name, word in values.items()
         if name in needed or name in always or f"{name}={word}" not in usual
     }
-    sizes = {name: word for name, word in given.items() if name in problem.dims}
-    rest = {name: word for name, word in given.items() if name not in problem.dims}
+    sizes = {name: word for name, word in explicit.items() if name in problem.dims}
+    rest = {name: word for name, word in explicit.items() if name not in problem.dims}
     return _text(problem.op, {**_with_shorthands(problem.op, sizes), "dtype": dtype} | rest)
 
 
@@ -81,11 +81,11 @@ def _optional(op_name: str) -> frozenset[str]:
     if isinstance(op, OwnOp) or not op.examples:
         return frozenset()
     example = ops.parse(op.examples[0])
-    words = example.key.split()
+    key_words = example.key.split()
     return frozenset(
         name
         for name in example.dims
-        if _parses(" ".join(word for word in words if not word.startswith(f"{name}=")))
+        if _parses(" ".join(word for word in key_words if not word.startswith(f"{name}=")))
     )
 
 
@@ -98,23 +98,27 @@ def _parses(text: str) -> bool:
 
 def _with_shorthands(op_name: str, dims: Mapping[str, str]) -> dict[str, str]:
     """Return the sizes with `stride=2` instead of stride_h=2 stride_w=2."""
-    words = dict(dims)
+    values = dict(dims)
     for short_name in ops.registry.get(op_name).parameters:
-        names = [name for name in words if name.startswith(f"{short_name}_")]
-        if short_name not in words and len(names) > 1 and len({words[name] for name in names}) == 1:
-            words = {short_name if n == names[0] else n: w for n, w in words.items()}
-            words = {name: word for name, word in words.items() if name not in names}
-    return words
+        names = [name for name in values if name.startswith(f"{short_name}_")]
+        if (
+            short_name not in values
+            and len(names) > 1
+            and len({values[name] for name in names}) == 1
+        ):
+            values = {short_name if n == names[0] else n: w for n, w in values.items()}
+            values = {name: word for name, word in values.items() if name not in names}
+    return values
 
 
-def _text(op: str, words: Mapping[str, str]) -> str:
-    return " ".join([op, *(f"{name}={text}" for name, text in words.items())])
+def _text(op: str, values: Mapping[str, str]) -> str:
+    return " ".join([op, *(f"{name}={text}" for name, text in values.items())])
 
 
 def _short_micro(problem: Problem) -> str:
     """Return the benchmark, its mode and the parameters that differ from the mode's."""
-    given = [f"{name}={_abbreviated(value)}" for name, value in _chosen(problem).items()]
-    return " ".join([benchmark_name(problem), mode_of(problem), *given])
+    explicit = [f"{name}={_abbreviated(value)}" for name, value in _chosen(problem).items()]
+    return " ".join([benchmark_name(problem), mode_of(problem), *explicit])
 
 
 def _chosen(problem: Problem) -> dict[str, str]:
@@ -123,8 +127,8 @@ def _chosen(problem: Problem) -> dict[str, str]:
 
     mode = next((item for item in MODES if item == mode_of(problem)), None)
     usual = micro.get(problem.op).case_parameters(mode, {}) if mode else {}
-    given = {name: option_text(value) for name, value in parameters_of(problem).items()}
-    return {n: text for n, text in given.items() if text != option_text(usual.get(n))}
+    values = {name: option_text(value) for name, value in parameters_of(problem).items()}
+    return {n: text for n, text in values.items() if text != option_text(usual.get(n))}
 
 
 def _abbreviated(value: str) -> str:
@@ -176,9 +180,9 @@ def _timing_fields(timing: Timing | str) -> dict[str, str]:
 
 def first_names(names: Iterable[str]) -> tuple[str, ...]:
     """Return the different names: at most three of them, then `4 more`."""
-    found = tuple(dict.fromkeys(names))
-    rest = len(found) - _MOST_NAMES
-    return found if rest <= 0 else (*found[:_MOST_NAMES], f"{rest} more")
+    distinct = tuple(dict.fromkeys(names))
+    rest = len(distinct) - _MOST_NAMES
+    return distinct if rest <= 0 else (*distinct[:_MOST_NAMES], f"{rest} more")
 
 
 def rerun(result: Result, more: Sequence[str] = ()) -> str:
@@ -187,49 +191,51 @@ def rerun(result: Result, more: Sequence[str] = ()) -> str:
     if is_micro(case):
         return _micro_again(result, more)
     ours = result.measurement is None or result.measurement.timed_s > 0
-    known = case.backend in backends.registry or backends.is_file(case.backend)
-    if result.device == "unknown" or not (ours or known):
+    is_known = case.backend in backends.registry or backends.is_file(case.backend)
+    if result.device == "unknown" or not (ours or is_known):
         return ""
     installed = case.backend in backends.registry
     if installed and case.problem.op not in ops.registry:
         return ""  # e.g. a whole IREE module: the problem does not include its file
     path_or_name = case.backend if installed else place_of(case.backend)
-    words = ["kmark", "run", "-p", short(case.problem), "-b", path_or_name]
+    arguments = ["kmark", "run", "-p", short(case.problem), "-b", path_or_name]
     if result.device != "cpu":
-        words += ["-d", result.device]
+        arguments += ["-d", result.device]
     for name, value in sorted(case.config.items()):
-        words += ["--config", f"{name}={option_text(value)}"]
-    words += _timing_words(case.timing)
+        arguments += ["--config", f"{name}={option_text(value)}"]
+    arguments += _timing_words(case.timing)
     for name in ("cache", "timer", "strain", "duty", "threads"):
         value = getattr(case.timing, name)
         if value != getattr(_USUAL, name):
-            words += [f"--{name}", str(value)]
-    return shlex.join([*words, *more])
+            arguments += [f"--{name}", str(value)]
+    return shlex.join([*arguments, *more])
 
 
 def _micro_again(result: Result, more: Sequence[str]) -> str:
     problem = result.case.problem
     if problem.op not in micro:
         return ""
-    words = ["kmark", "micro", benchmark_name(problem), f"--{mode_of(problem)}"]
-    words += ["-d", result.device] if result.device != "cpu" else []
+    arguments = ["kmark", "micro", benchmark_name(problem), f"--{mode_of(problem)}"]
+    arguments += ["-d", result.device] if result.device != "cpu" else []
     threads = result.case.timing.threads
-    words += ["--threads", str(threads)] if threads else []
-    words += [word for name, text in _chosen(problem).items() for word in ("-p", f"{name}={text}")]
-    return shlex.join([*words, *more])
+    arguments += ["--threads", str(threads)] if threads else []
+    arguments += [
+        word for name, text in _chosen(problem).items() for word in ("-p", f"{name}={text}")
+    ]
+    return shlex.join([*arguments, *more])
 
 
 def _timing_words(timing: Timing) -> list[str]:
     """Return the options for a timing's stop rule: the preset that needs the fewest overrides."""
-    found: list[list[str]] = []
+    candidates: list[list[str]] = []
     for name, preset in PRESETS.items():
-        words = [] if name == "default" else ["--timing", name]
+        options = [] if name == "default" else ["--timing", name]
         for field, option in _STOP_RULE.items():
             value = getattr(timing, field)
             if value != getattr(preset, field):
-                words += [option, str(value)]
-        found.append(words)
-    return min(found, key=len)
+                options += [option, str(value)]
+        candidates.append(options)
+    return min(candidates, key=len)
 
 
 def option_text(value: object) -> str:

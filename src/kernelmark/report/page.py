@@ -84,8 +84,8 @@ class Part:
     def shown(self) -> list[Table]:
         """The tables of results, after the table of wins if backends are compared."""
         wins = wins_table(self.timed)
-        found = result_tables(self.timed, self.results.results)
-        return found if wins is None else [wins, *found]
+        tables = result_tables(self.timed, self.results.results)
+        return tables if wins is None else [wins, *tables]
 
     @property
     def name(self) -> str:
@@ -134,34 +134,34 @@ def _changes_figure(changes: Sequence[Change]) -> list[str]:
 
 def _section(part: Part, *, drawn: bool) -> list[str]:
     run = part.results.run
-    words: Sequence[str] = answer(part.rows) or [status_summary(part.rows) or "no results"]
-    made = [
+    sentences: Sequence[str] = answer(part.rows) or [status_summary(part.rows) or "no results"]
+    lines = [
         f"<h2>Run {_escaped(part.name)}, {date_text(run.started)}</h2>",
-        *(f'<p class="answer">{_escaped(_capital(line, part.rows))}.</p>' for line in words),
+        *(f'<p class="answer">{_escaped(_capital(line, part.rows))}.</p>' for line in sentences),
         f"<p>{_escaped(status_summary(part.rows) or 'no results')}</p>",
         *(f'<div class="wide">{html_table(table)}</div>' for table in part.shown),
     ]
-    made += [f"<figure>{svg}</figure>" for svg in (_figures(part) if drawn else ())]
+    lines += [f"<figure>{svg}</figure>" for svg in (_figures(part) if drawn else ())]
     failures = find_failures(part.rows)
     if failures:
-        made.append("<h2>Failures</h2>")
+        lines.append("<h2>Failures</h2>")
     for failure in failures:
         again = _escaped("\n".join(failure.commands()))
-        made.append(
+        lines.append(
             f"<p>{_escaped(failure.sentence)}</p>" + (f"<pre>{again}</pre>" if again else "")
         )
     warned = _warnings(part)
     if warned:
         items = "".join(f"<li>{_escaped(text)}</li>" for text in warned)
         mark = mark_text(part.rows)
-        made.append(f"<h2>Warnings</h2>{f'<p>{mark}:</p>' if mark else ''}<ul>{items}</ul>")
+        lines.append(f"<h2>Warnings</h2>{f'<p>{mark}:</p>' if mark else ''}<ul>{items}</ul>")
     commands = [line for line in (rerun(row.result) for row in part.rows) if line]
-    made.append("<h2>Environment</h2>")
-    made.append(f'<div class="wide">{html_table(environment_table(run.environment))}</div>')
+    lines.append("<h2>Environment</h2>")
+    lines.append(f'<div class="wide">{html_table(environment_table(run.environment))}</div>')
     if commands:
         shown = _escaped("\n".join(commands))
-        made.append(f"<h2>Commands that repeat each row</h2><pre>{shown}</pre>")
-    return made
+        lines.append(f"<h2>Commands that repeat each row</h2><pre>{shown}</pre>")
+    return lines
 
 
 def markdown_page(parts: Sequence[Part], title: str, changes: Sequence[Change] = ()) -> str:
@@ -174,9 +174,9 @@ def markdown_page(parts: Sequence[Part], title: str, changes: Sequence[Change] =
             lines += [markdown(movers_table(moved)), ""]
     for part in parts:
         run = part.results.run
-        words: Sequence[str] = answer(part.rows) or [status_summary(part.rows) or "no results"]
+        sentences: Sequence[str] = answer(part.rows) or [status_summary(part.rows) or "no results"]
         lines += [f"## Run {markdown_cell(part.name)}, {date_text(run.started)}", ""]
-        lines += [f"**{markdown_cell(_capital(line, part.rows))}.**" for line in words]
+        lines += [f"**{markdown_cell(_capital(line, part.rows))}.**" for line in sentences]
         for table in part.shown:
             lines += ["", markdown(table)]
         for failure in find_failures(part.rows):
@@ -208,17 +208,17 @@ def environment_table(environment: Environment) -> Table:
 
 def figure_specs(part: Part, *, inline: bool = False) -> dict[str, vega.Spec]:
     """Return the figures of a run by kind, without those that have nothing to draw."""
-    found = {}
+    specs = {}
     for kind in _KINDS:
         more = {"roofs": [*part.roofs, *part.levels]} if kind == "roofline" else {}
         try:
             spec = figures.RESULT_KINDS[kind](part.timed, **more)
         except NothingToDo:
             continue
-        found[kind] = figures.themed(
+        specs[kind] = figures.themed(
             spec, title=figures.TITLES[kind], subtitle=part.name, inline=inline
         )
-    return found
+    return specs
 
 
 def _figures(part: Part) -> list[str]:
@@ -231,8 +231,8 @@ def _inline(spec: vega.Spec) -> str:
 
 
 def _warnings(part: Part) -> list[str]:
-    found = list(map(str, collect_warnings(part.rows)))
-    return [*found, *part.notes]
+    warnings = list(map(str, collect_warnings(part.rows)))
+    return [*warnings, *part.notes]
 
 
 def _escaped(text: str) -> str:

@@ -8,7 +8,9 @@ must be visible.
 
 from __future__ import annotations
 
+import html
 import json
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -203,11 +205,10 @@ def result_rows(
     timings = distinguishing(names, [item.case.timing for item in ordered])
     rows = []
     for result, (key, backend, device), timing in zip(ordered, names, timings, strict=True):
-        measured, fastest = result.measurement, best.get(key)
+        fastest = best.get(key)
         ratio, tied = None, False
-        if _ranks(result) and measured is not None and fastest is not None:
-            ratio = measured.median_s / fastest.median_s
-            tied = measured is not fastest and measured.low_s <= fastest.high_s
+        if _ranks(result) and fastest is not None:
+            ratio, tied = _compare_with_best(result, fastest)
         row = ResultRow(
             result=result,
             run=results.run,
@@ -222,14 +223,36 @@ def result_rows(
     return rows
 
 
-def _best(results: Iterable[Result]) -> dict[str, Measurement]:
-    """Return the fastest measurement of each problem that has at least two comparable results."""
-    ranked: dict[str, list[Measurement]] = {}
+def _best(results: Iterable[Result]) -> dict[str, Result]:
+    """Return the fastest result of each problem that has at least two comparable results."""
+    ranked: dict[str, list[Result]] = {}
     for result in results:
-        if _ranks(result) and result.measurement is not None:
-            ranked.setdefault(result.case.problem.key, []).append(result.measurement)
-    several = {key: measured for key, measured in ranked.items() if len(measured) > 1}
-    return {key: min(measured, key=lambda m: m.median_s) for key, measured in several.items()}
+        if _ranks(result):
+            ranked.setdefault(result.case.problem.key, []).append(result)
+    several = {key: ranks for key, ranks in ranked.items() if len(ranks) > 1}
+    return {key: min(ranks, key=_median_s) for key, ranks in several.items()}
+
+
+def _median_s(result: Result) -> float:
+    return result.measurement.median_s if result.measurement is not None else math.inf
+
+
+def _compare_with_best(result: Result, best: Result) -> tuple[float, bool]:
+    """Return the time over that of the best, and whether the difference may be chance. Results
+    measured by turns have the same `started`: their blocks are compared in pairs."""
+    own, fastest = result.measurement, best.measurement
+    assert own is not None
+    assert fastest is not None
+    if own is fastest:
+        return 1.0, False
+    if result.started == best.started > 0 and result.device == best.device:
+        # On demand: numpy takes a tenth of a second, which figures of results save.
+        from kernelmark.stats.interval import paired_blocks
+
+        if pairs := paired_blocks(own.blocks, fastest.blocks):
+            ratio, low, high = pairs
+            return ratio, low <= 1.0 <= high
+    return own.median_s / fastest.median_s, own.low_s <= fastest.high_s
 
 
 def _ranks(result: Result) -> bool:
@@ -253,14 +276,14 @@ def rate(row: ResultRow) -> str:
     return rate_text(result.flops_per_s or 0.0, "FLOP/s")
 
 
-def share_text(found: Share | None) -> str:
+def share_text(share: Share | None) -> str:
     """Return `87 % compute`; values above 100 % are not clamped."""
-    return NONE if found is None else f"{share_percent(found)} % {found.bound}"
+    return NONE if share is None else f"{share_percent(share)} % {share.bound}"
 
 
-def share_percent(found: Share) -> str:
+def share_percent(share: Share) -> str:
     """Return the percentage as it is rounded in tables."""
-    percent = 100 * found.value
+    percent = 100 * share.value
     return f"{percent:.1f}" if percent < 9.95 else f"{percent:.0f}"
 
 
@@ -274,16 +297,16 @@ def status_counts(results: Iterable[Result]) -> dict[str, int]:
     """Return the number of results by status, in the order of `Status`. A microbenchmark is
     `disturbed` if one of its headline metrics is."""
     counts = Counter(status_text(result, result.headlines) for result in results)
-    words = (Status.OK.value, _DISTURBED, *(status.value for status in Status))
-    return {word: counts[word] for word in words if counts[word]}
+    status_names = (Status.OK.value, _DISTURBED, *(status.value for status in Status))
+    return {word: counts[word] for word in status_names if counts[word]}
 
 
 def _status(row: ResultRow) -> str:
-    words, measured = [row.result.status.value], row.result.measurement
+    parts, measured = [row.result.status.value], row.result.measurement
     if measured is not None:
-        words += [] if measured.reliable else ["unreliable"]
-        words += ["launch-bound"] if measured.launch_bound else []
-    return ", ".join(words)
+        parts += [] if measured.reliable else ["unreliable"]
+        parts += ["launch-bound"] if measured.launch_bound else []
+    return ", ".join(parts)
 
 
 def _times_best(row: ResultRow) -> str:
@@ -466,21 +489,85 @@ METRIC_COLUMNS = (
 _TAKEN = frozenset(csv_names((*COLUMNS, *METRIC_COLUMNS)))
 
 
-def results_table(rows: Sequence[ResultRow]) -> Table:
-    """Return the table printed by `run` and `show`."""
-    texts = {}
-    if any(row.is_warned for row in rows):
-        # Unmarked rows are padded, so that the numbers stay aligned.
-        texts["width"] = [
+_DRAWN_MOST = 3.0  # an interval beyond so many medians says nothing
+
+
+def _marked(rows: Sequence[ResultRow]) -> dict[str, list[str]]:
+    """Return the widths with a mark at those that have a warning."""
+    if not any(row.is_warned for row in rows):
+        return {}
+    # Unmarked rows are padded, so that the numbers stay aligned.
+    return {
+        "width": [
             _width(row) + (f" {MARK if row.is_warned else ' '}" if row.measurement else "")
             for row in rows
         ]
-    table = tabulate(COLUMNS, rows, texts=texts)
+    }
+
+
+def results_table(rows: Sequence[ResultRow]) -> Table:
+    """Return the table printed by `run` and `show`."""
+    table = tabulate(COLUMNS, rows, texts=_marked(rows))
     if (separated := with_separator(rows)) and None in separated:
         cells = list(table.rows)
         cells.insert(separated.index(None), (_CANARIES, *[""] * (len(table.columns) - 1)))
         return Table(columns=table.columns, rows=tuple(cells))
     return table
+
+
+_SORT = (
+    "const h=event.target.closest('th'),i=h.cellIndex,b=this.parentNode.tBodies[0];"
+    "const d=h.dataset.d=-(h.dataset.d||-1),k=r=>r.cells[i].dataset.v??r.cells[i].textContent;"
+    "[...b.rows].sort((p,q)=>d*((k(p)-k(q))||k(p).localeCompare(k(q)))).forEach(r=>b.append(r))"
+)
+
+
+def sortable_table(rows: Sequence[ResultRow]) -> str:
+    """Return the table of results for a notebook: with a bar of each interval, on one scale for a
+    problem, and sorted by a click on a heading."""
+    table = tabulate(COLUMNS, rows, texts=_marked(rows))
+    columns = {column.heading: column for column in COLUMNS}
+    head = "".join(
+        f'<th style="text-align:{column.align}">{html.escape(column.name)}</th>'
+        for column in table.columns
+    )
+    longest: dict[str, float] = {}
+    for row in rows:
+        if row.measurement:
+            high = max(row.measurement.median_s, _drawn_high(row.measurement))
+            longest[row.problem] = max(high, longest.get(row.problem, 0.0))
+    body = ""
+    for row, texts in zip(rows, table.rows, strict=True):
+        for column, text in zip(table.columns, texts, strict=True):
+            value = columns[column.name].value_of(row)
+            key = f' data-v="{value!r}"' if isinstance(value, int | float) else ""
+            body += f'<td{key} style="text-align:{column.align}">{html.escape(text)}</td>'
+        body += f"<td>{_interval_bar(row.measurement, longest.get(row.problem, 1.0))}</td></tr><tr>"
+    return (
+        f'<table><thead style="cursor:pointer" onclick="{_SORT}">'
+        f"<tr>{head}<th>interval</th></tr></thead>"
+        f"<tbody><tr>{body.removesuffix('<tr>')}</tbody></table>"
+    )
+
+
+def _drawn_high(measured: Measurement) -> float:
+    return measured.high_s if measured.high_s < _DRAWN_MOST * measured.median_s else 0.0
+
+
+def _interval_bar(measured: Measurement | None, longest_s: float) -> str:
+    """Return the median as a bar with its confidence interval as a whisker, if it says anything."""
+    if measured is None:
+        return ""
+    at = 100 * measured.median_s / longest_s
+    whisker = ""
+    if high := _drawn_high(measured):
+        low = 100 * measured.low_s / longest_s
+        width = max(1.0, 100 * high / longest_s - low)
+        whisker = f'<rect x="{low:.1f}" y="4" width="{width:.1f}" height="4" fill="#d55e00"/>'
+    return (
+        '<svg width="100" height="12" role="img"><title>median and 95 % interval</title>'
+        f'<rect width="{at:.1f}" height="12" fill="#0072b2" opacity="0.6"/>{whisker}</svg>'
+    )
 
 
 def result_records(rows: Sequence[ResultRow]) -> list[dict[str, Cell]]:
@@ -498,8 +585,8 @@ def result_records(rows: Sequence[ResultRow]) -> list[dict[str, Cell]]:
     if not any(row.result.metrics for row in rows):
         return records
     return [
-        one | record(METRIC_COLUMNS, metric)
-        for one, row in zip(records, rows, strict=True)
+        own_record | record(METRIC_COLUMNS, metric)
+        for own_record, row in zip(records, rows, strict=True)
         for metric in _metrics(row.result)
     ]
 

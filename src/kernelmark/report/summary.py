@@ -1,10 +1,13 @@
-"""What the results of a run say: the answer in sentences, failures, warnings, and how often each
-backend is fastest."""
+"""What the results of a run say, in sentences: progress, the answer, failures, warnings, and how
+often each occurred.
+"""
 
 from __future__ import annotations
 
+import html
 import math
 import statistics
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,13 +18,13 @@ from kernelmark.core.micro import is_micro
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import TEXT, Reason, shorten, suffixed
 from kernelmark.core.result import Measurement, Result, Status
-from kernelmark.core.units import counted
+from kernelmark.core.units import NOISY, counted, duration_text, is_noise, time_text, width_text
 from kernelmark.ops.base import Parameter
-from kernelmark.report.names import first_names, rerun
+from kernelmark.report.names import backend_text, first_names, rerun, short
 from kernelmark.report.results import MARK, ResultRow, share_percent, share_text, status_counts
 from kernelmark.report.tables import Column, Table, tabulate
-from kernelmark.stats.estimators import t_quantile
-from kernelmark.stats.modes import modes_text
+from kernelmark.runners import events as e
+from kernelmark.stats.interval import modes_text, t_quantile
 
 # How a case ended.
 _OUTCOMES = {
@@ -35,7 +38,6 @@ _OUTCOMES = {
 }
 _LEAST_PROBLEMS = 3  # minimum for an interval of the geometric mean
 _LEVEL = 0.95
-_WIDEST_RATIO = 1.0  # relative half-width from which a ratio of two times says nothing
 _MOST_MULTIMODAL = 5  # maximum rows listed
 _MOST_TEXTS = 5  # maximum warnings without a code listed
 # Worker failures whose error text is mostly a stack trace of kernelmark's code.
@@ -163,16 +165,18 @@ def _one_problem(first: str, times: Mapping[str, Measurement]) -> str:
     second = next(name for name in times if name != first)
     ratio = times[second].median_s / fast.median_s
     width = math.hypot(_relative_width(fast), _relative_width(times[second]))
-    if not width < _WIDEST_RATIO:
-        about = f"{first} ran about {ratio:.3g} times as fast as {second}"
-        return f"{about}: too noisy to say more"
+    noisy = is_noise(1 - width, 1 + width)
     tied = [name for name in times if name != first and not is_clear(fast, times[name])]
     if tied:
         most = max(times[name].median_s for name in tied) / fast.median_s
+        medians = f" (medians: {'up to ' if len(tied) > 1 else ''}{_factor(most)} ×)"
+        medians = f"; the ratio is {NOISY}" if noisy else medians
         return (
             f"{first} does not differ from {' and '.join(tied)} beyond the noise: their intervals "
-            f"overlap (medians: {'up to ' if len(tied) > 1 else ''}{_factor(most)} ×)"
+            f"overlap{medians}"
         )
+    if noisy:
+        return f"{first} is faster than {second}; the ratio is {NOISY}"
     # As many decimals as two digits of the width need.
     half = ratio * width
     digits = min(3, max(0, 1 - math.floor(math.log10(half)))) if half else 3
@@ -242,7 +246,7 @@ def find_failures(rows: Iterable[ResultRow]) -> list[Failure]:
     for row in rows:
         if row.result.status is not Status.OK:
             groups.setdefault((row.result.status, _reason(row.result)), []).append(row)
-    found = [
+    failures = [
         Failure(
             status=status,
             reason=reason or "no reason was given",
@@ -251,7 +255,7 @@ def find_failures(rows: Iterable[ResultRow]) -> list[Failure]:
         )
         for (status, reason), group in groups.items()
     ]
-    return sorted(found, key=lambda f: not f.status.failed)
+    return sorted(failures, key=lambda f: not f.status.failed)
 
 
 def _reason(result: Result) -> str:
@@ -268,7 +272,7 @@ def mark_text(rows: Sequence[ResultRow]) -> str:
 
 def _multimodal(rows: Sequence[ResultRow]) -> list[Reason]:
     """Return the multimodal rows with their modes, limited to the first few."""
-    found = [
+    reasons = [
         Reason(
             f"multimodal: {row.problem} by {row.backend}: "
             f"{modes_text(row.result.measurement.modes)}",
@@ -280,12 +284,12 @@ def _multimodal(rows: Sequence[ResultRow]) -> list[Reason]:
         for row in rows
         if row.result.measurement and row.result.measurement.modes
     ]
-    rest = len(found) - _MOST_MULTIMODAL
+    rest = len(reasons) - _MOST_MULTIMODAL
     return (
-        found
+        reasons
         if rest <= 0
         else [
-            *found[:-rest],
+            *reasons[:-rest],
             Reason(f"multimodal: {rest} more; kmark show --samples has all values"),
         ]
     )
@@ -297,29 +301,29 @@ def collect_warnings(rows: Sequence[ResultRow]) -> list[Reason]:
     rows_of: dict[object, set[int]] = {}  # each process of a result may have the same warning
     for number, row in enumerate(rows):
         for warning in row.result.measurement.warnings if row.result.measurement else ():
-            words = [v for v in warning.fields.values() if not isinstance(v, int | float)]
-            kind = (warning.code, *words, *([str(warning)] if warning.code == TEXT else ()))
+            labels = [v for v in warning.fields.values() if not isinstance(v, int | float)]
+            kind = (warning.code, *labels, *([str(warning)] if warning.code == TEXT else ()))
             groups.setdefault(kind, []).append(warning)
             rows_of.setdefault(kind, set()).add(number)
-    found = [
+    warnings = [
         _worst(ones)
         if len(rows_of[kind]) == 1
         else suffixed(_worst(ones), f" (the worst of {len(rows_of[kind])} results)")
         for kind, ones in groups.items()
     ]
-    texts = [item for item in found if item.code == TEXT]
+    texts = [item for item in warnings if item.code == TEXT]
     if len(texts) > _MOST_TEXTS:
-        found = [item for item in found if item not in texts[_MOST_TEXTS:]]
-        found.append(
+        warnings = [item for item in warnings if item not in texts[_MOST_TEXTS:]]
+        warnings.append(
             Reason(
                 f"{counted(len(texts) - _MOST_TEXTS, 'more warning')}; kmark show has all of them"
             )
         )
-    found += _multimodal(rows)
+    warnings += _multimodal(rows)
     above = sum(row.is_above_roof for row in rows)
     return (
         [
-            *found,
+            *warnings,
             Reason(
                 f"{counted(above, 'result')} above 100 % of the roof: the kernel found"
                 " data in a cache, or the roof was measured while other work ran;"
@@ -329,7 +333,7 @@ def collect_warnings(rows: Sequence[ResultRow]) -> list[Reason]:
             ),
         ]
         if above
-        else found
+        else warnings
     )
 
 
@@ -349,6 +353,28 @@ def status_summary(rows: Sequence[ResultRow]) -> str:
     """Return `12 ok, 2 unsupported, 1 crashed`."""
     counts = status_counts(row.result for row in rows)
     return ", ".join(f"{count} {word}" for word, count in counts.items())
+
+
+def lessons(rows: Sequence[ResultRow]) -> list[str]:
+    """Return what a run shows, in at most three sentences: how many outputs were verified, who is
+    fastest, and what is nearest to the limit of the device and farthest from it."""
+    checked = sum(row.result.check is not None for row in rows)
+    right = sum(row.result.check is not None and row.result.check.passed for row in rows)
+    texts = []
+    if checked:
+        texts.append(f"{right} of {counted(checked, 'checked output')} agree with float64")
+    texts += [ranking] if (ranking := _ranking(_shared_times(rows))) else []
+    shared = sorted(
+        (row for row in rows if row.timed and row.share is not None),
+        key=lambda row: row.share.value if row.share else 0.0,
+    )
+    if len(shared) > 1:
+        ends = [
+            f"{row.backend} with {share_text(row.share)} of its roof, {row.problem}"
+            for row in (shared[-1], shared[0])
+        ]
+        texts.append(f"nearest to a limit: {ends[0]}; farthest: {ends[1]}")
+    return texts
 
 
 class _Wins(NamedTuple):
@@ -384,9 +410,9 @@ def category_names(problem: Problem) -> tuple[str, ...]:
     d = problem.dims
     if problem.op in _GEMMS:
         op = ops.registry.get(problem.op)
-        given: dict[str, Parameter] = {**d, **problem.dtypes}
+        values: dict[str, Parameter] = {**d, **problem.dtypes}
         kinds = categories(problem.op).items()
-        return tuple(name for name, kind in kinds if kind.holds(op, given))
+        return tuple(name for name, kind in kinds if kind.holds(op, values))
     if problem.op == "attention":
         if d["seq_q"] == 1:
             return ("decode",)
@@ -410,14 +436,16 @@ def wins_table(rows: Sequence[ResultRow]) -> Table | None:
         case = row.result.case
         key = (case.problem.key, row.result.device, case.timing.identity)
         _, field = fields.setdefault(key, (case.problem, {}))
-        known = field.get(row.backend, measured)
-        field[row.backend] = min(known, measured, key=_median_s)
+        median = field.get(row.backend, measured)
+        field[row.backend] = min(median, measured, key=_median_s)
     groups: dict[tuple[str, str], list[_Field]] = {}
     for problem, field in fields.values():
         if len(field) > 1:
             for name in ("all", *category_names(problem)):
                 groups.setdefault((problem.op, name), []).append(field)
-    wins = [row for key, found in sorted(groups.items()) for row in _wins(key, found)]
+    wins = [
+        row for key, shared_fields in sorted(groups.items()) for row in _wins(key, shared_fields)
+    ]
     return tabulate(_WINS_COLUMNS, wins, title="Fastest backend by category") if wins else None
 
 
@@ -441,3 +469,81 @@ def _wins(key: tuple[str, str], fields: Sequence[_Field]) -> list[_Wins]:
 
 def _median_s(measured: Measurement) -> float:
     return measured.median_s
+
+
+Say = Callable[[str], object]
+
+
+class ProgressLines:
+    """Progress as lines: the estimated total time, and one line per finished case."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._begun = False
+
+    def __call__(self, event: e.Event) -> None:
+        if isinstance(event, e.CaseStarted | e.CaseCompiled) and not self._begun:
+            self._begun = True
+            expected = duration_text(event.progress.remaining_s)
+            self._say(f"{counted(event.progress.total, 'case')}, about {expected}")
+        if isinstance(event, e.CaseFinished):
+            done, total = event.progress.done, event.progress.total
+            left = duration_text(event.progress.remaining_s)
+            more = f"  (about {left} left)" if done < total else ""
+            self._say(f"[{done:{len(str(total))}}/{total}] {outcome(event.result)}{more}")
+        else:
+            say_other(event, self._say)
+
+
+class NotebookBar:
+    """Progress in a notebook: a bar with the last finished case, replaced at each event; warnings
+    and notes stay below it."""
+
+    def __init__(self) -> None:
+        from IPython.display import HTML, display
+
+        self._html = HTML
+        self._shown = display(HTML(""), display_id=True)
+
+    def __call__(self, event: e.Event) -> None:
+        if isinstance(event, e.CaseFinished):
+            done, total = event.progress.done, event.progress.total
+            left = f"about {duration_text(event.progress.remaining_s)} left"
+            last = html.escape(outcome(event.result))
+            bar = f"<progress value={done} max={total}></progress> {done}/{total} {left}"
+            text = f"{bar}<br><code>{last}</code>"
+            self._shown.update(self._html(text if done < total else ""))
+        else:
+            say_other(event, print_line)
+
+
+def in_notebook() -> bool:
+    """Return whether this process is the kernel of a notebook."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel")
+
+
+def print_line(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+def outcome(result: Result) -> str:
+    """Return a one-line summary of how a case ended."""
+    name = f"{backend_text(result.case)}  {short(result.case.problem)}"
+    measured = result.measurement
+    if measured is None:
+        reason = f": {result.error.splitlines()[0]}" if result.error else ""
+        return f"{result.status.value:<11}  {name}{reason}"
+    time = f"{time_text(measured.median_s):>9} ± {width_text(measured.rel_half_width)}"
+    return f"{result.status.value:<11}  {time:<19}  {name}"
+
+
+def say_other(event: e.Event, say: Say) -> None:
+    """Report lost devices, waiting and notes."""
+    if isinstance(event, e.DeviceLost):
+        say(f"warning: {event.device} is lost: {event.reason}")
+    elif isinstance(event, e.Waiting):
+        if e.WAITS.is_due(event.device):
+            say(str(event))
+    elif isinstance(event, e.Note):
+        say(f"note: {event.text}")

@@ -156,8 +156,8 @@ def tabulate(
     for column in sorted(columns, key=lambda column: column.last):
         if not column.heading:
             continue
-        given = (texts or {}).get(column.name)
-        values = list(map(column.cell, items)) if given is None else given
+        cell_texts = (texts or {}).get(column.name)
+        values = list(map(column.cell, items)) if cell_texts is None else cell_texts
         if column.show == "any" and all(value in ("", NONE) for value in values):
             continue
         if column.show == "several" and len(set(values)) < 2:
@@ -244,9 +244,9 @@ def draw(table: Table, width: float = math.inf) -> list[Line]:
     before: list[str] = []
     for at, row in enumerate(table.rows):
         names = [row[item] for item in grid.above]
-        made = _wrapped(names[0], width) if names[:1] != before[:1] else []
-        made += _packed(names[1:], width, _INDENT) if names != before else []
-        lines += [Line(text=item, kind="name", row=at) for item in made]
+        head_lines = _wrapped(names[0], width) if names[:1] != before[:1] else []
+        head_lines += _packed(names[1:], width, _INDENT) if names != before else []
+        lines += [Line(text=item, kind="name", row=at) for item in head_lines]
         lines += [Line(text=item, row=at) for item in grid.row(row)]
         before = names
     return lines
@@ -289,7 +289,7 @@ class _Grid:
         last = self.inside[-1]
         room = self.room + self.widths[last]
         cells = [self.table.columns[last].name, *(row[last] for row in self.table.rows)]
-        longest = max(len(word) for cell in cells for word in _words(cell))
+        longest = max(len(word) for cell in cells for word in _split_words(cell))
         if self.table.columns[last].align == "right" or room < max(_LEAST_ROOM, longest):
             return None
         return replace(self, widths=(*self.widths[:last], int(room), *self.widths[last + 1 :]))
@@ -356,7 +356,7 @@ def _wrapped(text: str, width: float, *, indent: int = 0, hang: int = _INDENT) -
         if indent + len(line) <= width:
             lines.append(" " * indent + line)
             continue
-        made = textwrap.wrap(
+        wrapped = textwrap.wrap(
             _BEFORE_UNIT.sub("\xa0", line),
             int(width),
             initial_indent=" " * indent,
@@ -364,9 +364,9 @@ def _wrapped(text: str, width: float, *, indent: int = 0, hang: int = _INDENT) -
             break_long_words=False,
             break_on_hyphens=False,
         )
-        lines += [item.replace("\xa0", " ") for item in made]
+        lines += [item.replace("\xa0", " ") for item in wrapped]
     return lines
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     return _BEFORE_UNIT.sub("\xa0", text).split(" ")

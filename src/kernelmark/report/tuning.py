@@ -1,23 +1,30 @@
-"""Tables of a tuning folder: cost of the problems, plans and progress."""
+"""Tables and figures of a tuning folder: cost of the problems, plans and progress."""
 
 from __future__ import annotations
 
 import math
 import re
+import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kernelmark.core.result import config_key
+from kernelmark.core.errors import NothingToDo
+from kernelmark.core.result import Status, config_key
 from kernelmark.core.units import bytes_text, counted, time_text, width_text
 from kernelmark.report.names import config_text, short
 from kernelmark.report.tables import NONE, Column, Table, tabulate
-from kernelmark.tune.plans.plan import TunePlan
-from kernelmark.tune.plans.planner import Draft, Fate, Refused
-from kernelmark.tune.plans.summary import Cost, Summary
-from kernelmark.tune.records.results import Metrics, Outcome
-from kernelmark.tune.records.status import PlanStatus
-from kernelmark.tune.search.evaluate import Candidate, Check, Verdict, spilled_bytes
+from kernelmark.tune import journal
+from kernelmark.tune.evaluate import Candidate, CheckVerdict, PlanCheck, spilled_bytes
+from kernelmark.tune.folder import TuningFolder
+from kernelmark.tune.journal import PlanStatus, Trial
+from kernelmark.tune.plans import Draft, Fate, Refused, TunePlan
+from kernelmark.tune.results import Metrics, Outcome
+from kernelmark.tune.summary import Cost, Summary
+
+if TYPE_CHECKING:
+    from kernelmark.report.figures import Values
+    from kernelmark.report.vega import Spec
 
 Records = list[dict[str, str | int | float | None]]
 
@@ -351,27 +358,29 @@ def outcome_line(outcome: Outcome) -> str:
     return f"{outcome.name}: {_end(outcome)}"
 
 
-def _registers(check: Check) -> str:
+def _registers(check: PlanCheck) -> str:
     used = [c.kernel.resources.get("registers") for c in _compiled(check)]
     return _span([count for count in used if count is not None], str)
 
 
-def _spilled(check: Check) -> str:
+def _spilled(check: PlanCheck) -> str:
     return _span([spilled_bytes(c.kernel.resources) for c in _compiled(check)], bytes_text)
 
 
-def _compiled(check: Check) -> list[Candidate]:
-    return [candidate for candidate in check.candidates if candidate.verdict is not Verdict.FAILED]
+def _compiled(check: PlanCheck) -> list[Candidate]:
+    return [
+        candidate for candidate in check.candidates if candidate.verdict is not CheckVerdict.FAILED
+    ]
 
 
-def _verdict_column(verdict: Verdict) -> Column:
+def _verdict_column(verdict: CheckVerdict) -> Column:
     return Column(verdict.value, lambda check: check.count(verdict), type="integer")
 
 
 _CHECK_COLUMNS = (
     Column("plan", text=lambda check: titled(check.plan)),
     Column("compiled", lambda check: len(check.candidates), type="integer"),
-    *map(_verdict_column, Verdict),
+    *map(_verdict_column, CheckVerdict),
     _right("registers", _registers),
     _right("spilled", _spilled),
     Column(
@@ -381,7 +390,7 @@ _CHECK_COLUMNS = (
 )
 
 
-def check_table(checks: Sequence[Check]) -> Table:
+def check_table(checks: Sequence[PlanCheck]) -> Table:
     """Return a table with one row per plan; registers and spills are ranges per thread."""
     return tabulate(_CHECK_COLUMNS, checks)
 
@@ -393,12 +402,12 @@ def _span(values: Sequence[int], text: Callable[[int], str]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def check_records(checks: Sequence[Check]) -> list[dict[str, str | int | float | None]]:
+def check_records(checks: Sequence[PlanCheck]) -> list[dict[str, str | int | float | None]]:
     """Return one flat record per candidate; resources that the compiler did not report are None."""
     return [_record(check, candidate) for check in checks for candidate in check.candidates]
 
 
-def _record(check: Check, candidate: Candidate) -> dict[str, str | int | float | None]:
+def _record(check: PlanCheck, candidate: Candidate) -> dict[str, str | int | float | None]:
     used = candidate.kernel.resources
     return {
         "plan": check.plan.name,
@@ -418,11 +427,173 @@ def _record(check: Check, candidate: Candidate) -> dict[str, str | int | float |
     }
 
 
-def check_line(checks: Sequence[Check]) -> str:
+def check_line(checks: Sequence[PlanCheck]) -> str:
     """Return a one-sentence summary of all plans."""
     every = [candidate for check in checks for candidate in check.candidates]
     counts = Counter(candidate.verdict for candidate in every)
-    verdicts = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict)
+    verdicts = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in CheckVerdict)
     archs = ", ".join(dict.fromkeys(check.plan.arch for check in checks))
     where = f"{counted(len(every), 'candidate')} of {counted(len(checks), 'plan')}"
     return f"{where} compiled for {archs}: {verdicts}"
+
+
+_MOST_PLANS = 6  # maximum plans whose candidates are drawn
+_MOST_LINES = 250  # maximum candidates per plan: more are not distinguishable
+_TIME = "time"
+
+
+def folder_figure(folder: TuningFolder) -> Spec:
+    """Return the figure of all plans in a tuning folder that have a journal."""
+    there = [name for name in folder.names() if folder.journal(name).is_file()]
+    return tuning_figure({name: journal.read_journal(folder.journal(name))[1] for name in there})
+
+
+def tuning_figure(trials: Mapping[str, Sequence[Trial]]) -> Spec:
+    """Return the best time so far over evaluations, the importance of each parameter, and parallel
+    coordinates of each plan's candidates."""
+    from kernelmark.report import figures
+
+    progress: Values = []
+    matter: Values = []
+    for name, plan_trials in trials.items():
+        timed = _timed(plan_trials)
+        final = min((trial.seconds or math.inf for trial in timed), default=math.inf)
+        best = math.inf
+        for at, trial in enumerate(timed, 1):
+            best = min(best, trial.seconds or math.inf)
+            point = {"plan": name, "at": at, "us": best * 1e6, "ratio": best / final}
+            progress.append(point | {"time": time_text(best)})
+        for parameter, share in importance(timed).items():
+            matter.append({"plan": name, "parameter": parameter, "share": share})
+    if not progress:
+        raise NothingToDo("no candidate has a time to draw")
+    line = {
+        "x": {"field": "at", "type": "quantitative", "title": "timings"},
+        # Normalised to each plan's best, because small and large problems share the axis.
+        "y": {"field": "ratio", "type": "quantitative", "scale": {"zero": False}}
+        | {"title": "best so far over the best found"},
+        "color": figures.by_field("plan"),
+        "tooltip": [{"field": item, "type": "nominal"} for item in ("plan", "at", "time")],
+    }
+    share_x = {"field": "share", "type": "quantitative", "axis": {"format": "%"}}
+    share_x["title"] = "share of the variance of log time that the parameter explains alone"
+    bar = {
+        "y": {"field": "parameter", "type": "nominal", "sort": "-x", "title": None},
+        "x": share_x,
+        "color": figures.by_field("plan", legend=False),
+        "yOffset": {"field": "plan", "type": "nominal"},
+    }
+    first = {"width": figures.WIDTH, "height": figures.HEIGHT // 2, "data": {"values": progress}}
+    panels: list[Spec] = [
+        {**first, "mark": {"type": "line", "interpolate": "step-after"}, "encoding": line}
+    ]
+    if matter:
+        second = {"width": figures.WIDTH, "height": {"step": 16}, "data": {"values": matter}}
+        panels.append({**second, "mark": "bar", "encoding": bar})
+    panels += [
+        spec
+        for name, plan_trials in list(trials.items())[:_MOST_PLANS]
+        if (spec := coordinates(name, plan_trials)) is not None
+    ]
+    return {"vconcat": panels}
+
+
+def importance(trials: Sequence[Trial]) -> dict[str, float]:
+    """Return each parameter's fraction of the variance of log time (η²)."""
+    times = [math.log(trial.seconds) for trial in trials if trial.seconds]
+    if len(times) < 3 or statistics.pvariance(times) == 0:
+        return {}
+    whole, mean = statistics.pvariance(times), statistics.fmean(times)
+    weights = {}
+    for name in dict.fromkeys(name for trial in trials for name in trial.config):
+        groups: dict[object, list[float]] = {}
+        for trial, seconds in zip(trials, times, strict=True):
+            groups.setdefault(trial.config.get(name), []).append(seconds)
+        if len(groups) > 1:
+            between = sum(len(g) * (statistics.fmean(g) - mean) ** 2 for g in groups.values())
+            weights[name] = between / len(times) / whole
+    return weights
+
+
+def coordinates(name: str, trials: Sequence[Trial]) -> Spec | None:
+    """Return parallel coordinates of one plan: one line per candidate over its parameters, the most
+    important first, then its time; the fastest are drawn last and darkest. None if nothing
+    varies."""
+    from kernelmark.report import figures
+
+    best: dict[str, Trial] = {}
+    for trial in _timed(trials):
+        key = str(sorted(trial.config.items()))
+        if key not in best or (trial.seconds or 0.0) < (best[key].seconds or 0.0):
+            best[key] = trial
+    fastest_last = sorted(best.values(), key=lambda trial: -(trial.seconds or 0.0))
+    weight = importance(fastest_last)
+    parameters = sorted(weight, key=lambda item: -weight[item])
+    if not parameters:
+        return None
+    # The fastest candidates, and every n-th of the rest.
+    step = max(1, math.ceil(len(fastest_last) / _MOST_LINES))
+    half = fastest_last[-_MOST_LINES // 2 :]
+    shown = [*fastest_last[: -len(half) : step], *half]
+    places = {
+        parameter: _heights([trial.config.get(parameter) for trial in fastest_last])
+        for parameter in parameters
+    }
+    times = [math.log(trial.seconds or 1.0) for trial in fastest_last]
+    low, high = min(times), max(times)
+    lines: Values = []
+    for number, trial in enumerate(shown):
+        seconds = trial.seconds or 1.0
+        height = (math.log(seconds) - low) / (high - low) if high > low else 0.5
+        common = {"line": number, "us": seconds * 1e6, "time": time_text(seconds)}
+        common["config"] = " ".join(f"{n}={v}" for n, v in sorted(trial.config.items()))
+        lines += [
+            {**common, "axis": parameter, "y": places[parameter][trial.config.get(parameter)]}
+            for parameter in parameters
+        ]
+        lines.append({**common, "axis": _TIME, "y": height})
+    labels: Values = [
+        {"axis": parameter, "y": y, "value": "default" if value is None else str(value)}
+        for parameter in parameters
+        for value, y in places[parameter].items()
+    ]
+    ends = ((0.0, low), (1.0, high))
+    labels += [{"axis": _TIME, "y": y, "value": time_text(math.exp(at))} for y, at in ends]
+    axis = {"title": None, "labelAngle": 0, "domain": False, "ticks": False, "grid": True}
+    x: Spec = {"field": "axis", "type": "nominal", "sort": [*parameters, _TIME], "axis": axis}
+    # The plan's name as an axis title, because pages omit panel titles.
+    bare = {"labels": False, "ticks": False, "domain": False, "grid": False, "title": name}
+    y: Spec = {"field": "y", "type": "quantitative", "axis": bare}
+    # Visible on light and dark backgrounds; either end of viridis fades on one of them.
+    fading = [figures.PALETTE[5], figures.PALETTE[1], figures.PALETTE[7]]
+    scale = {"type": "log", "range": fading, "interpolate": "rgb", "nice": False}
+    colour: Spec = {"field": "us", "type": "quantitative", "title": "µs", "scale": scale}
+    tips = [{"field": item, "type": "nominal"} for item in ("time", "config")]
+    drawn = {"x": x, "y": y, "detail": {"field": "line"}, "color": colour, "tooltip": tips}
+    text = {"type": "text", "align": "left", "dx": 5, "dy": -7, "fontSize": 10}
+    thin = {"type": "line", "strokeWidth": 1.2, "opacity": 0.55}
+    return {
+        "width": max(figures.WIDTH, 90 * (len(parameters) + 1)),
+        "height": figures.HEIGHT * 2 // 3,
+        "layer": [
+            {"data": {"values": lines}, "mark": thin, "encoding": drawn},
+            {
+                "data": {"values": labels},
+                "mark": text,
+                "encoding": {"x": x, "y": y, "text": {"field": "value"}},
+            },
+        ],
+    }
+
+
+def _timed(trials: Sequence[Trial]) -> list[Trial]:
+    return [t for t in trials if t.seconds and t.status is Status.OK and not t.backend]
+
+
+def _heights(values: Sequence[object]) -> dict[object, float]:
+    """Return each value's height on its axis, evenly spaced: numbers in order, then others."""
+    distinct = dict.fromkeys(values)
+    numbers = sorted(v for v in distinct if isinstance(v, int | float))
+    order: list[object] = [*numbers, *sorted((v for v in distinct if v not in numbers), key=str)]
+    last = max(1, len(order) - 1)
+    return {value: index / last for index, value in enumerate(order)}

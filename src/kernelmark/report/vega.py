@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -28,59 +29,57 @@ _FOLLOW_SYSTEM = """:root {{ color-scheme: light dark; }}
         for part in ("fill", "stroke")
     ),
 )
-_PAGE = (
-    """<!DOCTYPE html>
+_PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>kernelmark</title>
 <style>
-body { margin: 8px; }
-#figure { display: block; overflow-x: auto; }
-#figure svg { background: transparent !important; }
-""",
-    """
+body {{ margin: 8px; {style}
+figure {{ margin: 0; overflow-x: auto; }}
+figure svg {{ display: block; width: 100%; min-width: 600px; max-width: {most}px; height: auto; }}
+figure svg > rect:first-child {{ fill: transparent; }}
+#tip {{ position: absolute; max-width: 320px; padding: 4px 8px; border: 1px solid #888888;
+  background: Canvas; color: CanvasText; font: 12px sans-serif; white-space: pre-line; }}
 </style>
 </head>
-<body><div id="figure"></div><script type="application/json" id="spec">""",
-    """</script><script type="module">""",
-)
-_END = "</script></body>\n</html>\n"
-# On a phone, plots fill the screen's width next to the axis and legends move below. Figures whose
-# width depends on the content, such as heat maps, scroll in their own box.
-_SCRIPT = """
-const room = document.documentElement.clientWidth - 16;
-const narrow = (node) => {
-  if (typeof node.width === "number") node.width = Math.min(node.width, room - 70);
-  for (const part of ["layer", "vconcat", "hconcat"]) (node[part] || []).forEach(narrow);
-};
-const spec = JSON.parse(document.getElementById("spec").textContent);
-if (room < 700) {
-  spec.config ??= {};
-  narrow(spec);
-  const legend = { orient: "bottom", columns: 2, labelLimit: room / 2 };
-  spec.config.legend = { ...spec.config.legend, ...legend };
-  spec.config.title = { ...spec.config.title, limit: room };
-}
-vegaEmbed("#figure", spec, { renderer: "svg", actions: room >= 700 });
+<body><figure>{figure}</figure><div id="tip" hidden></div><script>{script}</script></body>
+</html>
 """
+# The label that a mark has for screen readers is its tooltip. Lines, axes and legends have labels
+# too, but show no single result.
+_SCRIPT = """
+const tip = document.getElementById("tip");
+const marks = ["circle", "point", "bar", "rect mark", "symbol mark", "text mark"];
+document.addEventListener("mousemove", (event) => {
+  const mark = event.target.closest(marks.map((kind) => `[aria-roledescription="${kind}"]`));
+  tip.hidden = !mark;
+  if (!mark) return;
+  tip.textContent = mark.getAttribute("aria-label").replaceAll("; ", "\\n");
+  const page = document.documentElement;
+  const left = Math.min(event.pageX + 12, page.scrollLeft + page.clientWidth - tip.offsetWidth - 8);
+  tip.style.left = `${Math.max(8, left)}px`;
+  tip.style.top = `${event.pageY + 14}px`;
+});
+"""
+_LARGEST = 1.5  # scale of a figure on a wide screen
 KINDS = (".png", ".svg", ".html", ".json")
 _INSTALL = 'pip install "kernelmark[plots]"'
 
 
 def check_name(path: str | Path) -> Path:
     """Return the path if its suffix is a known format and it is writable, else raise UsageError."""
-    made = Path(path)
-    if made.suffix.lower() not in KINDS:
+    path_object = Path(path)
+    if path_object.suffix.lower() not in KINDS:
         raise UsageError(f"{path}: the file name must end in one of {join_commas(KINDS)}")
-    if made.is_dir():
+    if path_object.is_dir():
         raise UsageError(f"{path} is a folder, not a file")
-    if not made.parent.is_dir():
-        raise UsageError(f"{path} cannot be written: there is no folder {made.parent}")
-    if not os.access(made if made.exists() else made.parent, os.W_OK):
-        raise _unwritable(made, PermissionError("permission denied"))
-    return made
+    if not path_object.parent.is_dir():
+        raise UsageError(f"{path} cannot be written: there is no folder {path_object.parent}")
+    if not os.access(path_object if path_object.exists() else path_object.parent, os.W_OK):
+        raise _unwritable(path_object, PermissionError("permission denied"))
+    return path_object
 
 
 def _unwritable(path: Path, error: OSError) -> UsageError:
@@ -89,21 +88,21 @@ def _unwritable(path: Path, error: OSError) -> UsageError:
 
 def check_ready(path: str | Path) -> Path:
     """Return the path if the figure can be rendered to it; call before anything is measured."""
-    made = check_name(path)
-    if made.suffix.lower() != ".json":
+    checked = check_name(path)
+    if checked.suffix.lower() != ".json":
         _library("vl_convert")
-    return made
+    return checked
 
 
 def save(spec: Spec, path: str | Path) -> Path:
     """Render `spec` to `path`, in the format of its suffix."""
-    made = check_name(path)
-    drawn = _drawn(spec, made.suffix.lower())
+    checked = check_name(path)
+    drawn = _drawn(spec, checked.suffix.lower())
     try:
-        made.write_bytes(drawn)
+        checked.write_bytes(drawn)
     except OSError as error:
-        raise _unwritable(made, error) from None
-    return made
+        raise _unwritable(checked, error) from None
+    return checked
 
 
 def _drawn(spec: Spec, kind: str) -> bytes:
@@ -115,21 +114,43 @@ def _drawn(spec: Spec, kind: str) -> bytes:
         return bytes(converter.vegalite_to_png(vl_spec=spec, scale=2.0))
     if kind == ".svg":
         return svg(spec).encode()
-    # `</script>` in a name from a file would end the element. JSON's \\u003c is the same character;
-    # the bundler would unescape it.
-    data = json.dumps(spec).replace("<", "\\u003c")
-    # Bundle the libraries, so that the page opens offline.
-    bundle = str(converter.javascript_bundle(_SCRIPT))
+    # The figure is drawn here, not by scripts in the page: Vega's libraries have 0.9 MB, and
+    # bundling them takes longer than drawing.
     paper = spec.get("background")
-    style = f"body {{ background: {paper or LIGHT[0]}; }}"
+    style = f"background: {paper or LIGHT[0]}; }}"
     style += _FOLLOW_SYSTEM if paper == LIGHT[0] else ""  # other backgrounds are explicit themes
-    first, middle, last = _PAGE
-    return "".join((first, style, middle, data, last, bundle, _END)).encode()
+    figure = svg(spec)
+    (width,) = re.findall(r'\A<svg[^>]* width="([\d.]+)"', figure)
+    page = _PAGE.format(style=style, most=_LARGEST * float(width), figure=figure, script=_SCRIPT)
+    return page.encode()
 
 
 def svg(spec: Spec) -> str:
     """Return the figure as SVG text."""
-    return str(_library("vl_convert").vegalite_to_svg(vl_spec=_clean(spec)))
+    return str(_library("vl_convert").vegalite_to_svg(vl_spec=_labelled(_clean(spec))))
+
+
+def _labelled(spec: Any) -> Any:
+    """Return the spec with the tooltip of each mark as its label too, for screen readers and for
+    the tooltips of pages, in which Vega itself does not run."""
+    if isinstance(spec, list):
+        return [_labelled(item) for item in spec]
+    if not isinstance(spec, dict):
+        return spec
+    parts = {key: _labelled(spec[key]) for key in ("layer", "vconcat", "hconcat") if key in spec}
+    tips = spec.get("encoding", {}).get("tooltip")
+    if isinstance(tips, list) and "mark" in spec:
+        mark = spec["mark"] if isinstance(spec["mark"], dict) else {"type": spec["mark"]}
+        fields = [
+            (json.dumps(f"{tip.get('title', tip['field'])}: "), json.dumps(tip["field"]))
+            for tip in tips
+        ]
+        text = [
+            f"{title} + (isNumber(datum[{name}]) ? format(datum[{name}], '.4~g') : datum[{name}])"
+            for title, name in fields
+        ]
+        parts["mark"] = mark | {"description": {"expr": " + '; ' + ".join(text)}}
+    return spec | parts
 
 
 def _clean(value: Any) -> Any:
@@ -138,7 +159,7 @@ def _clean(value: Any) -> Any:
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):
-        return {_clean(key): _clean(one) for key, one in value.items()}
+        return {_clean(key): _clean(member) for key, member in value.items()}
     return [_clean(item) for item in value] if isinstance(value, list) else value
 
 

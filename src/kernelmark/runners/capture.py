@@ -15,12 +15,12 @@ from pathlib import Path
 from kernelmark import backends as backend_package
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import KernelmarkError
-from kernelmark.host.processes import run_child
+from kernelmark.host.processes import run_git
 from kernelmark.runners.targets import find
 
 # Prefixes of variables that change which code a library runs, or its speed.
 _PREFIXES = (
-    *("AITER_", "AMD_", "AMDGCN_", "CUBLAS_", "CUDA_", "CUDNN_", "GOMP_", "GOTO_", "HIP_"),
+    *("AITER_", "AMD_", "AMDGCN_", "CUBLAS", "CUDA_", "CUDNN_", "GOMP_", "GOTO_", "HIP_"),
     *("HIPBLASLT_", "HSA_", "IREE_", "KERNELMARK_", "KMP_", "MIOPEN_", "MKL_", "NVIDIA_"),
     *("OMP_", "OPENBLAS_", "PYTORCH_", "ROCBLAS_", "ROCM_", "ROCR_", "TENSILE_", "TORCH_"),
     *("TORCHINDUCTOR_", "TRITON_"),
@@ -77,17 +77,11 @@ def merge_worker_environment(run: Environment, worker: Environment) -> Environme
 
 def variables() -> dict[str, str]:
     """Return the variables of this process that can change a result."""
-    relevant = {
+    return {
         name: value
         for name, value in sorted(os.environ.items())
         if name not in _PATHS and (name.startswith(_PREFIXES) or name in _NAMES)
     }
-    if path := relevant.pop("PYTHONPATH", ""):
-        # Without the entry through which workers import kernelmark, which the user did not set.
-        own = str(Path(backend_package.__file__).parents[2])
-        if chosen := os.pathsep.join(entry for entry in path.split(os.pathsep) if entry != own):
-            relevant["PYTHONPATH"] = chosen
-    return relevant
 
 
 def overridden_variables(devices: Sequence[str]) -> dict[str, tuple[str, str]]:
@@ -132,14 +126,13 @@ def container() -> str:
         text = Path("/proc/1/cgroup").read_text()
     except OSError:
         return ""
-    words = ("kubepods", "docker", "containerd", "lxc")
-    return next((word for word in words if word in text), "")
+    engines = ("kubepods", "docker", "containerd", "lxc")
+    return next((word for word in engines if word in text), "")
 
 
-def _git(folder: Path, *words: str) -> str | None:
+def _git(folder: Path, *arguments: str) -> str | None:
     try:
-        command = ["git", "--no-optional-locks", "-C", str(folder), *words]
-        done = run_child(command, timeout_s=_GIT_TIMEOUT_S)
+        done = run_git(folder, "--no-optional-locks", *arguments, timeout_s=_GIT_TIMEOUT_S)
         done.check_returncode()
     except (OSError, subprocess.SubprocessError):
         return None
@@ -170,14 +163,14 @@ def _loaded_versions(names: Sequence[str]) -> dict[str, str]:
 
 def _installed_versions(names: Sequence[str]) -> dict[str, str]:
     """Return the versions of installed distributions whose name begins with a backend's."""
-    wanted = {"numpy", *names}
+    distribution_names = {"numpy", *names}
     versions: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
         # Not `distribution.name`, which parses all of its metadata and takes five times as long.
         text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
         match = _DISTRIBUTION_NAME.search(text)
         name = match[1].lower() if match else ""
-        if name in wanted or name.split("-")[0] in wanted:
+        if name in distribution_names or name.split("-")[0] in distribution_names:
             versions.setdefault(name, distribution.version)
     return versions
 

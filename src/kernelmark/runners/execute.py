@@ -25,7 +25,7 @@ from kernelmark.core.timing import Timer, Timing
 from kernelmark.core.units import join_and
 from kernelmark.devices.base import ArgumentSet, Device
 from kernelmark.measure.blocks import merge
-from kernelmark.measure.protocol import Outcome, measure
+from kernelmark.measure.protocol import Outcome, Steps, finish, measure_blocks
 from kernelmark.ops.base import Op
 from kernelmark.runners import external_timers
 
@@ -43,7 +43,34 @@ def execute(
     """Measure `case` on `device`. Every failure of the case becomes a result; none is raised. With
     timer=profiler or timer=iree-benchmark-module, the external program may take `profile_s`
     seconds."""
-    started, clock = time.time(), time.perf_counter()
+    return finish(_execute(case, device, process, on_phase, time.time(), profile_s))
+
+
+def execute_in_turns(cases: Sequence[Case], device: Device, on_phase: OnPhase) -> list[Result]:
+    """Measure several cases on `device` block by block: A B, B A, A B, … A failure of one ends only
+    that one. All results have the same `started`."""
+    started = time.time()
+    running = {
+        number: _execute(case, device, 0, on_phase, started, external_timers.TIMEOUT_S)
+        for number, case in enumerate(cases)
+    }
+    results: dict[int, Result] = {}
+    forwards = True
+    while running:
+        for number in sorted(running, reverse=not forwards):
+            try:
+                next(running[number])
+            except StopIteration as end:
+                results[number] = end.value
+                del running[number]
+        forwards = not forwards
+    return [results[number] for number in range(len(cases))]
+
+
+def _execute(
+    case: Case, device: Device, process: int, on_phase: OnPhase, started: float, profile_s: float
+) -> Steps[Result]:
+    clock = time.perf_counter()
     try:
         on_phase("load")
         backend = find_backend(case, device.info)
@@ -56,7 +83,7 @@ def execute(
         def prepare(sets: Sequence[ArgumentSet]) -> Kernel:
             return backend.prepare(case.problem, case.config, device, sets)
 
-        outcome = measure(
+        outcome = yield from measure_blocks(
             problem=case.problem,
             op=op,
             device=device,
@@ -191,14 +218,14 @@ def explain(error: BaseException) -> tuple[Status, Reason]:
     if isinstance(error, KernelmarkError):
         return Status.RUNTIME_ERROR, _with_hint(error)
     frames = traceback.extract_tb(error.__traceback__)
-    place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    line = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
     name = type(error).__name__
     return Status.RUNTIME_ERROR, Reason(
-        _one_line(error) + (f" ({place})" if place else ""),
+        _one_line(error) + (f" ({line})" if line else ""),
         "raised",
         type=name,
         text=_one_line(error),
-        place=place,
+        place=line,
     )
 
 

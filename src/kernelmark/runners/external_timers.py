@@ -16,10 +16,8 @@ import csv
 import dataclasses
 import io
 import math
-import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -36,7 +34,8 @@ from kernelmark.core.result import Block, Case, Measurement
 from kernelmark.core.timing import Cache, Duty, Strain, Timer, Timing
 from kernelmark.core.units import duration_text
 from kernelmark.devices.base import Device
-from kernelmark.host.processes import run_child
+from kernelmark.gpu import rocm
+from kernelmark.host.processes import own_command, run_child
 from kernelmark.measure.blocks import (
     block_seconds,
     block_warnings,
@@ -78,14 +77,13 @@ class Profile:
 def find(device: str) -> str:
     """Return the path of the profiler of `device`; raise Unsupported if none is installed."""
     if device.startswith("hip"):
-        root = os.environ.get("ROCM_PATH", "/opt/rocm")
-        found = shutil.which("rocprofv3") or shutil.which(f"{root}/bin/rocprofv3")
-        if found is None:
+        program = rocm.program("rocprofv3")
+        if program is None:
             raise Unsupported(
-                f"rocprofv3 is not on the PATH and not in {root}/bin",
+                "rocprofv3 is neither on the PATH nor in an installation of ROCm",
                 hint="install ROCm's profiler, or use another timer",
             )
-        return found
+        return program
     if not device.startswith("cuda"):
         raise Unsupported(
             Reason(
@@ -103,16 +101,9 @@ def find(device: str) -> str:
     return ncu
 
 
-def profile(
-    case: Case,
-    device: str,
-    *,
-    launches: int = 3,
-    metrics: Sequence[str] = (TIME, CYCLES),
-    timeout_s: float = TIMEOUT_S,
-) -> Profile:
+def profile(case: Case, device: str, *, timeout_s: float = TIMEOUT_S) -> Profile:
     """Profile one case on `device`."""
-    return profile_all([case], device, launches=launches, metrics=metrics, timeout_s=timeout_s)[0]
+    return profile_all([case], device, timeout_s=timeout_s)[0]
 
 
 def profile_all(
@@ -131,7 +122,7 @@ def profile_all(
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "cases.jsonl"
         file.write_text("\n".join(map(codec.dumps, cases)), encoding="utf-8")
-        profiled = [sys.executable, "-m", "kernelmark.runners.profiled", "--device", device]
+        profiled = own_command("kernelmark.runners.profiled", "--device", device)
         profiled += ["--launches", str(launches), str(file)]
         if device.startswith("hip"):
             runs = []
@@ -305,7 +296,7 @@ def measure_with_tool(
     with tempfile.TemporaryDirectory(prefix="kmark-iree-") as folder:
         files, nbytes = _write_inputs(case, device, Path(folder))
         while stop is None:
-            found = backend.benchmark(  # type: ignore[attr-defined]
+            rounds = backend.benchmark(  # type: ignore[attr-defined]
                 case.problem,
                 case.config,
                 device,
@@ -315,12 +306,12 @@ def measure_with_tool(
                 warmup_s=warmup_s,
                 timeout_s=max(1.0, end - time.monotonic()),
             )
-            timed_s += found.timed_s
+            timed_s += rounds.timed_s
             blocks.append(
                 Block(
                     process=process,
                     allocation=len(blocks),
-                    samples_s=found.samples_s,
+                    samples_s=rounds.samples_s,
                     # Most of the machine's load is the program itself, not other processes.
                     telemetry=dataclasses.replace(device.telemetry(), load=None),
                 )

@@ -219,8 +219,8 @@ class Forecast:
         mean = self.means.get(*names)
         return default if mean is None else mean
 
-    def _key(self, *words: str) -> str:
-        return "/".join((self._model, *words))
+    def _key(self, *parts: str) -> str:
+        return "/".join((self._model, *parts))
 
 
 def estimate_run_s(

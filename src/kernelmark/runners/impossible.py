@@ -120,18 +120,18 @@ def _compute_roof(result: Result, roofs: Iterable[Roof], info: DeviceInfo) -> Ro
     """Return the roof of the fastest execution unit that could have computed the problem; None if
     one of the candidates has no roof."""
     names = result.case.problem.dtypes.values()
-    known = [r for r in roofs if r.kind == "flops" and r.name in DTYPES]
+    flops_roofs = [r for r in roofs if r.kind == "flops" and r.name in DTYPES]
     if info.kind == "cpu":
         isa = set(info.attributes.get("isa", "").split())
         first = next(iter(names), "")  # the type of the multiplications' inputs
-        fitting = [roof for roof in known if roof.name == first]
+        fitting = [roof for roof in flops_roofs if roof.name == first]
         return _highest(fitting) if fitting and not isa & _CPU_MATRIX else None
     # The narrowest of all: an 8-bit weight may be multiplied in 8 bits whatever the other operand
     # is.
     bits = min([_SPLIT_BITS, *(DTYPES[name].bits for name in names if name in DTYPES)])
-    if not any(r.unit == "matrix" and DTYPES[r.name].bits == bits for r in known):
+    if not any(r.unit == "matrix" and DTYPES[r.name].bits == bits for r in flops_roofs):
         return None
-    return _highest([roof for roof in known if DTYPES[roof.name].bits >= bits])
+    return _highest([roof for roof in flops_roofs if DTYPES[roof.name].bits >= bits])
 
 
 def _highest(roofs: Sequence[Roof]) -> Roof:

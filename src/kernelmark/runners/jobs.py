@@ -14,8 +14,8 @@ from kernelmark.core import codec
 from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.errors import CodecError, UsageError
 from kernelmark.core.reason import NO_REASON, Reason, in_phase, read_reason, suffixed
-from kernelmark.core.result import Case, KernelInfo, Result, Status
-from kernelmark.core.validation import check_result
+from kernelmark.core.result import Case, KernelInfo, Result, Status, check_result
+from kernelmark.core.timing import Timing
 from kernelmark.runners.execute import failure
 from kernelmark.runners.protocol import Message
 
@@ -36,6 +36,7 @@ class Job(ABC, Generic[R]):
     """One request to a worker. `started` is the submission time in seconds since the epoch."""
 
     fresh: bool = False  # whether it needs a process that has run no other job
+    reads_versions: bool = False  # whether it may run after a failure that damaged the process
 
     @property
     @abstractmethod
@@ -105,6 +106,36 @@ class MeasureCase(Job[Result]):
         return not (harmless(value) or (self.keep_wrong and guarded))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MeasureInTurns(Job[tuple[Result, ...]]):
+    """Measure several cases of a device block by block, by turns. If the worker is lost there are
+    no results, as any of the cases may be the reason."""
+
+    cases: Sequence[Case]
+
+    @property
+    def request(self) -> Message:
+        return {"kind": "interleave", "cases": [codec.to_document(case) for case in self.cases]}
+
+    def threads_on(self, info: DeviceInfo) -> int:
+        return threads_of(self.cases[0], info)
+
+    def read(self, info: DeviceInfo, reply: Message, started: float) -> tuple[Result, ...]:
+        documents = reply.get("results")
+        if not isinstance(documents, list) or len(documents) != len(self.cases):
+            return ()
+        return tuple(
+            MeasureCase(case=case).read(info, {"result": document}, started)
+            for case, document in zip(self.cases, documents, strict=True)
+        )
+
+    def fail(self, info: DeviceInfo, failure_: Failure, started: float) -> tuple[Result, ...]:
+        return ()
+
+    def spoils(self, value: tuple[Result, ...]) -> bool:
+        return not value or not all(map(harmless, value))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
     """The result of compiling a case; `seconds` is the time on one core."""
@@ -147,6 +178,7 @@ class ReadEnvironment(Job[Environment | Failure]):
 
     backends: Sequence[str] = ()
     threads: int = 0
+    reads_versions = True
 
     @property
     def request(self) -> Message:
@@ -169,7 +201,12 @@ class ReadEnvironment(Job[Environment | Failure]):
 def threads_of(case: Case, info: DeviceInfo) -> int:
     """Return the number of threads that a case's worker is started with; 0 on a GPU, where cases of
     any thread count share a worker."""
-    return case.timing.threads if info.kind in ("cpu", "fake") else 0
+    return threads_on(case.timing, info)
+
+
+def threads_on(timing: Timing, info: DeviceInfo) -> int:
+    """Return the number of threads that a worker is started with for a timing."""
+    return timing.threads if info.kind in ("cpu", "fake") else 0
 
 
 def harmless(result: Result) -> bool:
@@ -180,6 +217,8 @@ def harmless(result: Result) -> bool:
 
 def compiles(name: str) -> bool:
     """Return whether a backend has anything to compile ahead."""
+    if backends.is_file(name):  # not executed here
+        return not name.endswith(".py")
     try:
         backend = backends.find(name)
     except UsageError:

@@ -131,20 +131,20 @@ def _holders(handle: int) -> list[int]:
         return []
     inode = os.fstat(handle).st_ino
     pids = []
-    for words in map(str.split, lines):
+    for fields in map(str.split, lines):
         # 1: FLOCK ADVISORY WRITE 303 fe:00:2932917 0 EOF; in a waiter's line the second word is ->.
-        if len(words) > 5 and words[1] == "FLOCK" and words[5].endswith(f":{inode}"):
-            pids.append(int(words[4]))
+        if len(fields) > 5 and fields[1] == "FLOCK" and fields[5].endswith(f":{inode}"):
+            pids.append(int(fields[4]))
     return [pid for pid in dict.fromkeys(pids) if pid > 0 and pid != os.getpid()]
 
 
 def _describe(pid: int) -> str:
     try:
         owner = Path(f"/proc/{pid}").stat().st_uid
-        words = _command(pid)
-        if _WORKER in words:  # show the command that started the worker instead
+        arguments = _command(pid)
+        if _WORKER in arguments:  # show the command that started the worker instead
             status = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            words = _command(int(status[1])) or words
+            arguments = _command(int(status[1])) or arguments
     except (OSError, ValueError, IndexError):
         return ""
     try:
@@ -152,9 +152,9 @@ def _describe(pid: int) -> str:
     except KeyError:
         user = f"user {owner}"
     # Omit the interpreter: /usr/bin/python /usr/bin/kmark run -s demo.
-    if len(words) > 1 and Path(words[0]).name.startswith("python"):
-        words = words[1:]
-    text = " ".join([Path(words[0]).name, *words[1:]]) if words else ""
+    if len(arguments) > 1 and Path(arguments[0]).name.startswith("python"):
+        arguments = arguments[1:]
+    text = " ".join([Path(arguments[0]).name, *arguments[1:]]) if arguments else ""
     text = re.sub(r"://[^@\s]*@", "://…@", text)  # hide the password of a store URL
     if len(text) > _COMMAND_CHARACTERS:
         text = text[: _COMMAND_CHARACTERS - 1] + "…"

@@ -96,6 +96,7 @@ class Slot:
         self.lost = NO_REASON  # why no more workers are started
         self.job: Job[Any] | None = None  # until its outcome has been polled
         self.worker: Worker | None = None
+        self.is_spoiled = False  # whether its worker may only read versions from now on
         self._kind = kind
         self._limits = limits or Limits()
         self._failed_starts = 0
@@ -123,8 +124,8 @@ class Slot:
         # defaults must not override it through another.
         return {} if own.keys() & self.spec.variables.keys() else own
 
-    def _spec_for(self, job: Job[Any]) -> WorkerSpec:
-        threads = job.threads_on(self.info)
+    def spec_for(self, threads: int) -> WorkerSpec:
+        """Return the spec of a worker with this number of threads."""
         variables = {**self._own_variables(threads), **self.spec.variables}
         return dataclasses.replace(self.spec, threads=threads, variables=variables)
 
@@ -145,7 +146,7 @@ class Slot:
         """End the worker; the next job gets a new one."""
         if self.worker is not None:
             self.worker.close()
-            self.worker = None
+            self.worker, self.is_spoiled = None, False
 
     def close(self) -> None:
         """Let an idle worker exit; kill a busy one."""
@@ -198,18 +199,23 @@ Outcome = Phase | Finished | Returned
 
 class Pool:
     """Slots that time on devices, and slots that compile. A slot's first job starts its worker.
-    Closing the pool, or leaving its `with` block, ends all workers."""
+    Closing the pool, or leaving its `with` block, ends all workers. With `keeps_spoiled`, a worker
+    that must be replaced is kept until the next job, unless that only reads the environment: a
+    fresh worker would import all libraries again for it."""
 
     def __init__(
         self,
         devices: Sequence[Slot],
         compilers: Sequence[Slot] = (),
         workers: Workers | None = None,
+        *,
+        keeps_spoiled: bool = False,
     ) -> None:
         self.devices = list(devices)
         self.compilers = list(compilers)
         self._slots = [*self.devices, *self.compilers]
         self._workers: Workers = workers or LocalWorkers()
+        self._keeps_spoiled = keeps_spoiled
         self._outcomes: deque[Outcome] = deque()
 
     def __enter__(self) -> Pool:
@@ -228,9 +234,10 @@ class Pool:
         if slot.lost:
             self._outcomes.append(Returned(slot=slot, job=job))
             return
-        spec, worker = slot._spec_for(job), slot.worker
+        spec, worker = slot.spec_for(job.threads_on(slot.info)), slot.worker
         # A worker that died while idle must not count as this job's crash.
-        if worker is not None and (job.fresh or worker.spec != spec or not worker.alive):
+        may_not = job.fresh or (slot.is_spoiled and not job.reads_versions)
+        if worker is not None and (may_not or worker.spec != spec or not worker.alive):
             slot.retire()
         slot.job, slot._id, slot._used_s = job, next(_IDS), {}
         slot._started, slot._since = time.time(), time.monotonic()
@@ -365,7 +372,9 @@ class Pool:
     def _finish(self, slot: Slot, job: Job[R], value: R) -> None:
         slot._id = 0
         if job.spoils(value):
-            slot.retire()
+            slot.is_spoiled = True
+            if not self._keeps_spoiled:
+                slot.retire()
         self._outcomes.append(Finished(slot=slot, job=job, value=value))
 
 
@@ -403,9 +412,9 @@ class CompileAhead:
         return key not in self._under_way and not self._must_compile(key)
 
     def _must_compile(self, key: Key) -> bool:
-        known = key in self._results or key in self._under_way
+        is_known = key in self._results or key in self._under_way
         alive = any(not slot.lost for slot in self._pool.compilers)
-        return alive and not known and self._compiles(key[1])
+        return alive and not is_known and self._compiles(key[1])
 
     def start(self, cases: Iterable[Case]) -> bool:
         """Submit the next of `cases` that must be compiled to idle slots. Return whether timing on

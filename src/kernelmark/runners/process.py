@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import secrets
 import selectors
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,8 +26,8 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.result import Status
 from kernelmark.core.units import bytes_text
 from kernelmark.devices._cores import oom_kills
-from kernelmark.host.cache import cache_root, digest
-from kernelmark.host.permissions import find_unsafe, private_folder
+from kernelmark.host.cache import cache_root
+from kernelmark.host.processes import own_command
 from kernelmark.runners.protocol import (
     OUT_OF_MEMORY_EXIT,
     PROTOCOL,
@@ -58,24 +60,25 @@ class WorkerSpec:
 
     @property
     def command(self) -> list[str]:
-        words = [self.python, "-m", "kernelmark.runners.worker", "--device", self.device]
-        words += ["--threads", str(self.threads), "--parent", str(os.getpid())]
+        arguments = own_command("kernelmark.runners.worker", python=self.python)
+        arguments += ["--device", self.device, "--threads", str(self.threads)]
+        arguments += ["--parent", str(os.getpid())]
         if self.memory_bytes:
-            words += ["--memory-bytes", str(self.memory_bytes)]
-        return words if self.opens_device else [*words, "--leave-device"]
+            arguments += ["--memory-bytes", str(self.memory_bytes)]
+        return arguments if self.opens_device else [*arguments, "--leave-device"]
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the worker's variables. PYTHONPATH gets a folder that contains only this
-        kernelmark: its site-packages would bring this interpreter's libraries into another one."""
+        """Return the worker's variables. Empty entries of PYTHONPATH, which come from a careless
+        `PYTHONPATH=$PYTHONPATH:…`, are left out: they mean the working directory."""
         # Workers share the parent's cache folder, even if it is a temporary one of this process.
         variables = {
             **os.environ,
             "KERNELMARK_CACHE": str(cache_root().absolute()),
             **self.variables,
         }
-        path = [str(_import_folder()), variables.get("PYTHONPATH", "")]
-        return variables | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
+        path = filter(None, variables.pop("PYTHONPATH", "").split(os.pathsep))
+        return variables | ({"PYTHONPATH": joined} if (joined := os.pathsep.join(path)) else {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +101,8 @@ class WorkerProcess:
         self._oom_kills = oom_kills()
         self._killed = False
         self._nonce: str | None = None  # of the current request
+        self._is_measuring = False
+        self._unconfirmed: Message | None = None  # the reply with a result
         self._process = subprocess.Popen(
             spec.command,
             env=spec.environment,
@@ -124,6 +129,7 @@ class WorkerProcess:
         assert self._process.stdin is not None
         self._tail = b""
         self._nonce = secrets.token_hex(16)
+        self._is_measuring = message["kind"] == "measure"
         with contextlib.suppress(OSError, ValueError):
             self._process.stdin.write(encode({**message, "nonce": self._nonce}))
         # After writing: the device waits for the request, and a request cannot exhaust memory
@@ -193,8 +199,17 @@ class WorkerProcess:
         # kernel, the worker's output can no longer be trusted.
         if self._nonce is None or message.get("nonce") != self._nonce:
             return self._lose(Status.CRASHED, Reason("the worker sent a reply to no request"))
-        if message["kind"] != "phase":
-            self._nonce = None
+        if message["kind"] == "phase":
+            return message
+        self._nonce = None
+        if self._is_measuring:
+            # A kernel can find the nonce in its callers' frames, and write a reply itself. The
+            # worker is then still in the case, and its own reply would come next.
+            self._unconfirmed = message
+            self.send({"kind": "confirm"})
+            return None
+        if self._unconfirmed is not None:
+            message, self._unconfirmed = self._unconfirmed, None
         return message
 
     def _lose(self, status: Status, error: Reason) -> Loss:
@@ -231,8 +246,14 @@ class WorkerProcess:
                 name=name,
             )
         else:
+            limit_s = resource.getrlimit(resource.RLIMIT_CPU)[1]
+            own = "" if limit_s == resource.RLIM_INFINITY else f" ({limit_s} s here, ulimit -t)"
             reason = Reason(
-                "killed (signal 9), perhaps out of memory", "worker-killed", signal=-code, name=name
+                f"killed (signal 9): by another process, by a limit on CPU time{own}, or by a guard"
+                " against lack of memory",
+                "worker-killed",
+                signal=-code,
+                name=name,
             )
         return status, self.with_tail(reason)
 
@@ -287,7 +308,7 @@ class LocalWorkers:
     """Starts worker processes, and waits for them."""
 
     def start(self, spec: WorkerSpec) -> WorkerProcess:
-        return WorkerProcess(spec)
+        return _take_spare(spec) or WorkerProcess(spec)
 
     def wait(
         self, workers: Sequence[WorkerProcess], timeout_s: float | None
@@ -301,6 +322,27 @@ class LocalWorkers:
                         selector.register(worker.err, selectors.EVENT_READ, worker)
             active = {key.data.pid: key.data for key, _ in selector.select(timeout_s)}
         return [(worker, item) for worker in active.values() for item in worker.messages()]
+
+
+# A started worker, reused by the next case of its kind: working directory, thread and process.
+_spares: list[tuple[str, int, WorkerProcess]] = []
+
+
+def keep_spare(worker: WorkerProcess, folder: str) -> None:
+    """Let the next `LocalWorkers.start` with this worker's spec, folder and thread take it. The
+    one before is ended."""
+    while _spares:
+        _spares.pop()[2].close()
+    _spares.append((folder, threading.get_ident(), worker))
+
+
+def _take_spare(spec: WorkerSpec) -> WorkerProcess | None:
+    for spare in list(_spares):
+        folder, thread, worker = spare
+        if (folder, thread, worker.spec) == (str(Path.cwd()), threading.get_ident(), spec):
+            _spares.remove(spare)
+            return worker if worker.alive else None
+    return None
 
 
 def _read_ready(descriptor: int) -> tuple[bytes, bool]:
@@ -318,22 +360,3 @@ def _read_ready(descriptor: int) -> tuple[bytes, bool]:
             return data, True
         data += part
     return data, False
-
-
-def _import_folder() -> Path:
-    """Return a folder whose only content is a link to this package."""
-    package = Path(__file__).resolve().parents[1]
-    folder = cache_root() / "import" / digest(str(package))[:16]
-    link = folder / package.name
-    if find_unsafe(folder) is not None:
-        return package.parent
-    if link.is_symlink() and link.resolve() == package:
-        return folder
-    temporary = folder / f".{os.getpid()}.{time.monotonic_ns()}"
-    try:
-        private_folder(folder)
-        temporary.symlink_to(package, target_is_directory=True)
-        temporary.replace(link)
-    except OSError:
-        return package.parent
-    return folder

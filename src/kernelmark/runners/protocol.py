@@ -52,7 +52,7 @@ def _shown(line: bytes) -> str:
 _FRAME = re.compile(r'\s+File "(.+)", line (\d+) in (.+)')
 # Frames that occur in every worker, independent of the kernel: kernelmark's and Python's own.
 _USUAL_FRAME = re.compile(
-    r"/kernelmark/(backends|core|devices|gpu|kernels|measure|numerics|ops|runners|stats)/"
+    r"/kernelmark/(backends|core|devices|gpu|host|kernels|measure|numerics|ops|runners|stats)/"
     r"|<frozen |/python3\.\d+/(?!site-packages/|dist-packages/)"
 )
 _DUMP = ("Fatal Python error", "Current thread", "Thread 0x", "Extension modules", "Traceback")

@@ -89,13 +89,15 @@ def _all() -> list[DeviceInfo]:
 
 def _kind(kind_name: str, name: str) -> DeviceKind:
     if kind_name not in devices.registry:
-        known = devices.registry.names()
-        near = "".join(difflib.get_close_matches(kind_name, known, n=1))
-        meant = next((one for prefix, one in _MEANT.items() if kind_name.startswith(prefix)), near)
+        kind_names = devices.registry.names()
+        near = "".join(difflib.get_close_matches(kind_name, kind_names, n=1))
+        meant = next(
+            (kind for prefix, kind in _MEANT.items() if kind_name.startswith(prefix)), near
+        )
         raise UsageError(
             f"unknown device {name!r}",
             hint=(f"did you mean {meant}? " if meant else "")
-            + f"known kinds: {join_commas(known)}, or all",
+            + f"known kinds: {join_commas(kind_names)}, or all",
         )
     return devices.registry.get(kind_name)
 

@@ -3,6 +3,11 @@
 JSON lines in, JSON lines out (see `protocol`). Needs the standard library and numpy; runs under
 any interpreter that can import this package. Nothing a library prints can disturb the protocol:
 standard output carries messages only, and prints go to standard error.
+
+A kernel that replaced a clock or a function of kernelmark in this process is detected.
+
+This finds what a file does by assignment. Native code, or a file that restores what it replaced,
+can do anything to the process that it runs in: docs/measuring.md lists the limits.
 """
 
 from __future__ import annotations
@@ -18,16 +23,55 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import FunctionType
 from typing import BinaryIO
 
 from kernelmark.core import codec
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError, UsageError
-from kernelmark.core.reason import reason_document
+from kernelmark.core.reason import Reason, reason_document
 from kernelmark.core.result import Case, Status
 from kernelmark.host.processes import guard_own_group
 from kernelmark.runners.protocol import OUT_OF_MEMORY_EXIT, PROTOCOL, Message, decode, encode
+
+_LIBRARIES = ("time", "json", "math", "statistics")
+
+
+class LoadedCode:
+    """The functions of the clocks and of kernelmark, as they are when this object is created."""
+
+    def __init__(self, *classes: type) -> None:
+        self._classes = classes
+        self._before = dict(self._functions())
+
+    def replaced(self) -> str:
+        """Return the name of a function that was replaced since; "" if none was."""
+        now = dict(self._functions())
+        return next((name for name, code in self._before.items() if now.get(name) != code), "")
+
+    def _functions(self) -> Iterator[tuple[str, tuple[int, int]]]:
+        for name, module in list(sys.modules.items()):
+            if name in _LIBRARIES or name.startswith("kernelmark."):
+                for key, value in list(vars(module).items()):
+                    if callable(value):
+                        yield f"{name}.{key}", _identity(value)
+                    if isinstance(value, type) and value.__module__ == name:
+                        yield from _methods(value)
+        for cls in self._classes:
+            yield from _methods(cls)
+
+
+def _methods(cls: type) -> Iterator[tuple[str, tuple[int, int]]]:
+    for key, value in list(vars(cls).items()):
+        if callable(value) or isinstance(value, property | staticmethod | classmethod):
+            yield f"{cls.__module__}.{cls.__qualname__}.{key}", _identity(value)
+
+
+def _identity(value: object) -> tuple[int, int]:
+    return id(value), id(value.__code__) if isinstance(value, FunctionType) else 0
+
 
 _PR_SET_PDEATHSIG = 1
 # References are compared on a background thread. By default Python lets it run for 5 ms, half a
@@ -45,6 +89,7 @@ class Server:
         self.out = out
         self.opened: object | None = None
         self.info: DeviceInfo
+        self._code: LoadedCode
         self._request: Message = {}
         self._loaded: set[str] = set()
         self._background = ThreadPoolExecutor(max_workers=1, thread_name_prefix="release")
@@ -63,6 +108,9 @@ class Server:
         # Keep the parent's name: in a worker that sees a single GPU, its index is 0.
         self.info = dataclasses.replace(info, name=self.device)
         if touch:
+            # Imported before any kernel file, whose code runs in this process.
+            importlib.import_module("kernelmark.runners.execute")
+            self._code = LoadedCode(Server)
             self.opened = opened = kind.open(info.index, self.threads)
             if opened.enqueues:
                 sys.setswitchinterval(_SWITCH_S)
@@ -81,8 +129,12 @@ class Server:
     def serve(self, request: Message) -> None:
         """Serve one request and send its reply."""
         self._request = request
-        if request["kind"] == "measure":
-            self._measure(_case(request), int(request.get("process", 0)))
+        if request["kind"] == "confirm":
+            self.send("reply")
+        elif request["kind"] == "measure":
+            self._measure([_case(request)], int(request.get("process", 0)))
+        elif request["kind"] == "interleave":
+            self._measure([codec.from_document(c, Case) for c in request["cases"]], 0)
         elif request["kind"] == "compile":
             self._compile(_case(request))
         elif request["kind"] == "environment":
@@ -98,27 +150,40 @@ class Server:
         else:
             raise UsageError(f"unknown request {request['kind']!r}")
 
-    def _measure(self, case: Case, process: int) -> None:
+    def _measure(self, cases: Sequence[Case], process: int) -> None:
         from kernelmark.devices.base import Device
         from kernelmark.runners import external_timers
-        from kernelmark.runners.execute import execute
+        from kernelmark.runners.execute import execute, execute_in_turns, failure
         from kernelmark.runners.locks import hold_lock
 
         profile_s = float(self._request.get("profile_s", external_timers.TIMEOUT_S))
-        if not isinstance(self.opened, Device):
+        device = self.opened
+        if not isinstance(device, Device):
             raise UsageError("this worker only compiles")
         with hold_lock(self.info, self._send_waiting):
-            result = execute(case, self.opened, process, self.send_phase, profile_s=profile_s)
+            if len(cases) > 1:
+                results = execute_in_turns(cases, device, self.send_phase)
+            else:
+                phase = self.send_phase
+                results = [execute(cases[0], device, process, phase, profile_s=profile_s)]
+            if replaced := self._code.replaced():
+                error = Reason(f"the kernel's code replaced {replaced}: its result is not kept")
+                status = Status.RUNTIME_ERROR
+                results = [
+                    failure(r.case, self.info, status, error, started=r.started) for r in results
+                ]
             # Freeing the memory of a case takes 2.5 ms on an H200. Meanwhile the result is sent.
-            release = self._background.submit(self.opened.release_freed)
-            result = dataclasses.replace(result, device=self.device)
-            self.send("reply", result=codec.to_document(result))
+            release = self._background.submit(device.release_freed)
+            results = [dataclasses.replace(result, device=self.device) for result in results]
+            documents = [codec.to_document(result) for result in results]
+            single = self._request["kind"] == "measure"
+            self.send("reply", **({"result": documents[0]} if single else {"results": documents}))
             release.result()  # an error ends this worker; the pool starts another for the next case
-        if case.backend not in self._loaded:
+        if new := {case.backend for case in cases} - self._loaded:
             # Otherwise each collection scans the objects of a large library, which takes 0.1 s.
-            self._loaded.add(case.backend)
+            self._loaded |= new
             gc.freeze()
-        if result.status is not Status.OK:
+        if any(result.status is not Status.OK for result in results):
             gc.collect()  # a failed case may have left its buffers in reference cycles
 
     def _compile(self, case: Case) -> None:

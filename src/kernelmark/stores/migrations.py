@@ -21,8 +21,7 @@ from kernelmark.core.micro import micro_case, old_run, upgraded
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Result, Status
 from kernelmark.stores import roofs, writing
-from kernelmark.stores.engine import APPLICATION_ID, VERSION_KEY, meta
-from kernelmark.stores.location import Location
+from kernelmark.stores.engine import APPLICATION_ID, VERSION_KEY, Location, meta
 
 _FIRST = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT);
@@ -129,6 +128,19 @@ _TOKENS = (
     "CREATE TABLE tokens (name TEXT PRIMARY KEY, digest TEXT NOT NULL UNIQUE,"
     " scope TEXT NOT NULL, created {real} NOT NULL)"
 )
+# NULL: stored by an older version.
+_CHECKSUMS = """
+ALTER TABLE runs ADD COLUMN checksum {int};
+ALTER TABLE runs ADD COLUMN tally {int};
+ALTER TABLE results ADD COLUMN checksum {int};
+"""
+# Decisions about series: regressions that were confirmed, and those that were accepted.
+_MARKS = (
+    "CREATE TABLE marks (series TEXT NOT NULL, kind TEXT NOT NULL, state TEXT NOT NULL,"
+    " run_id TEXT NOT NULL, started {real} NOT NULL, before_id TEXT NOT NULL, level {real},"
+    " reason TEXT NOT NULL, author TEXT NOT NULL, created {real} NOT NULL,"
+    " PRIMARY KEY (series, kind))"
+)
 _MIGRATIONS = {
     1: _FIRST,
     2: _MICRO,
@@ -136,6 +148,8 @@ _MIGRATIONS = {
     4: "ALTER TABLE results ADD COLUMN metrics TEXT",  # microbenchmarks become ordinary results
     5: _TOKENS,
     6: "ALTER TABLE results ADD COLUMN doubt TEXT",  # why history does not judge a point
+    7: _MARKS,
+    8: _CHECKSUMS,
 }
 _TYPES = {
     "sqlite": {"serial": "INTEGER PRIMARY KEY", "int": "INTEGER", "real": "REAL", "blob": "BLOB"},
@@ -167,34 +181,35 @@ def statements(number: int, dialect: str) -> list[str]:
     return [*parts, _OF_ONE_DIALECT[dialect]] if number == 1 else parts
 
 
-def version(connection: Connection, place: Location) -> int:
+def version(connection: Connection, location: Location) -> int:
     """Return the schema version of a store, 0 if it is empty; raise StoreError for a database of
     another program."""
-    tables = set(inspect(connection).get_table_names(schema=place.schema or None))
+    tables = set(inspect(connection).get_table_names(schema=location.schema or None))
     if not tables:
         return 0
     if not {"meta", "runs", "results"} <= tables:
         raise StoreError(
-            f"{place.shown} is a database of another program",
+            f"{location.shown} is a database of another program",
             hint="choose another path with --store or KERNELMARK_STORE",
         )
     value = connection.execute(select(meta.c.value).where(meta.c.key == VERSION_KEY)).scalar()
-    if value is None or not value.isdigit():
+    if value is None or not str(value).isdigit():
         raise StoreError(
-            f"the store {place.shown} has no schema version", hint="restore a copy of it"
+            f"the store {location.shown} has no schema version", hint="restore a copy of it"
         )
     return int(value)
 
 
-def is_current(schema: int, place: Location) -> bool:
+def is_current(schema: int, location: Location) -> bool:
     """Return whether `schema` is the newest; raise StoreError if it is newer."""
     newest = max(_MIGRATIONS)
     if schema > newest:
         raise StoreError(
             Reason(
-                f"the store {place.shown} has schema {schema}, newer than the {newest} known here",
+                f"the store {location.shown} has schema {schema},"
+                f" newer than the {newest} known here",
                 "store-too-new",
-                store=place.shown,
+                store=location.shown,
                 schema=schema,
                 newest=newest,
             ),
@@ -203,20 +218,20 @@ def is_current(schema: int, place: Location) -> bool:
     return schema == newest
 
 
-def migrate(connection: Connection, place: Location) -> None:
+def migrate(connection: Connection, location: Location) -> None:
     """Migrate the store to the newest schema, in the caller's write transaction."""
     dialect = connection.dialect.name
     if dialect == "postgresql":
         # SQLite's write lock prevents concurrent migrations; PostgreSQL needs an explicit lock.
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({APPLICATION_ID})")
-        connection.exec_driver_sql(f'CREATE SCHEMA IF NOT EXISTS "{place.schema}"')
-    found = version(connection, place)
-    if is_current(found, place):
+        connection.exec_driver_sql(f'CREATE SCHEMA IF NOT EXISTS "{location.schema}"')
+    schema = version(connection, location)
+    if is_current(schema, location):
         return
     for number in numbers():
-        for statement in statements(number, dialect) if number > found else ():
+        for statement in statements(number, dialect) if number > schema else ():
             connection.exec_driver_sql(statement)
-    if found < 4:
+    if schema < 4:
         _convert_microbenchmarks(connection)
     connection.execute(meta.delete().where(meta.c.key == VERSION_KEY))
     connection.execute(meta.insert().values(key=VERSION_KEY, value=str(max(_MIGRATIONS))))
@@ -225,9 +240,9 @@ def migrate(connection: Connection, place: Location) -> None:
 def _convert_microbenchmarks(connection: Connection) -> None:
     """Move the rows of the tables `micro` and `roofs`, and drop the tables."""
     query = "SELECT run_id, host, document, benchmark, device, arch, started FROM micro"
-    found = connection.execute(text(f"{query} ORDER BY run_id, host, started, no")).all()
+    old_rows = connection.execute(text(f"{query} ORDER BY run_id, host, started, no")).all()
     taken = set(connection.execute(text("SELECT id FROM runs")).scalars())
-    for (run_id, _), rows in groupby(found, key=lambda row: (row[0], row[1])):
+    for (run_id, _), rows in groupby(old_rows, key=lambda row: (row[0], row[1])):
         free = run_id
         while free in taken:  # a file with several hosts was imported under one id
             free += "-2"
@@ -240,8 +255,8 @@ def _convert_microbenchmarks(connection: Connection) -> None:
             hosts.setdefault(host, []).append(codec.loads(document, Roof))
     for host, measured in hosts.items():
         kept = {(r.device, r.arch, r.kind, r.name, r.unit, r.threads): r for r in measured}
-        for made in roofs.recorded(kept.values(), host):
-            writing.add_result_set(connection, made)
+        for roof_run in roofs.recorded(kept.values(), host):
+            writing.add_result_set(connection, roof_run)
     for table in ("micro", "roofs"):
         connection.execute(text(f"DROP TABLE {table}"))
 

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypedDict, TypeVar, Unpack, cast
 
 from sqlalchemy import ColumnElement, Select, func, select
@@ -18,10 +19,11 @@ from kernelmark.core.problem import Problem, parse_key
 from kernelmark.core.reason import read_reason
 from kernelmark.core.result import Case, Config, Mode, Result, Run, Status, config_key
 from kernelmark.core.timing import Timing
+from kernelmark.stores import SeriesPoint, StoredEnvironment
 from kernelmark.stores.engine import cases, environments, problems, results, runs, timings
-from kernelmark.stores.packing import unpack
-from kernelmark.stores.values import Place, SeriesPoint
+from kernelmark.stores.packing import checksum_result, checksum_texts, unpack, unseal
 
+CHECK_HINT = "`kmark store check` lists all damage; restore a copy, or export what can be read"
 _REMEMBERED = 100_000
 _MOST_RUNS = 2000  # kept in memory
 T = TypeVar("T")
@@ -50,20 +52,36 @@ class Selection(CaseSelection, total=False):
     since: float | None
 
 
+@contextmanager
+def _whole(what: str) -> Iterator[None]:
+    """Raise errors of decoding as a StoreError that `what` is damaged."""
+    try:
+        yield
+    except (ValueError, TypeError, LookupError, AttributeError, struct.error, CodecError) as error:
+        raise StoreError(f"{what} is damaged: {error}", hint=CHECK_HINT) from None
+
+
+def checksum_run(columns: Mapping[str, Any], environment: str) -> int:
+    """Return the checksum of a run's columns and the document of its environment."""
+    numbers = [float(columns[name] or 0.0) + 0.0 for name in ("started", "finished", "cases")]
+    texts = [columns[name] for name in ("id", "label", "suite", "state", "document")]
+    return checksum_texts(*texts, repr(numbers), environment)
+
+
 class Decoder:
     """A decoder of rows that caches the parts that many rows share."""
 
     def __init__(self) -> None:
-        self._cases: dict[tuple[int, int], Case] = {}
-        self._runs: dict[tuple[str, int], Run] = {}
+        self._cases: dict[tuple[int, int], tuple[Case, str]] = {}
+        self._runs: dict[tuple[int, str, str], Run] = {}
         self._timings: dict[int, Timing] = {}
         self._environments: dict[int, Environment] = {}
 
     def runs(self, connection: Connection, query: Select[Any]) -> list[Run]:
         """Return the runs of a query made by `runs_query`."""
-        return [self._run(*row) for row in connection.execute(query)]
+        return [self._run(row) for row in connection.execute(query)]
 
-    def places(self, connection: Connection) -> list[Place]:
+    def environments(self, connection: Connection) -> list[StoredEnvironment]:
         """Return every environment with the number of its runs, most recently used first."""
         newest = func.max(runs.c.started)
         query = (
@@ -79,7 +97,7 @@ class Decoder:
             .order_by(newest.desc())
         )
         return [
-            Place(
+            StoredEnvironment(
                 environment=self._environment(number, document),
                 fingerprint=fingerprint,
                 runs=count,
@@ -88,16 +106,21 @@ class Decoder:
             for number, fingerprint, document, count, started in connection.execute(query)
         ]
 
-    def results(self, connection: Connection, query: Select[Any]) -> Iterator[Result]:
-        """Yield the results of a query made by `results_query`."""
+    def results(
+        self, connection: Connection, run_no: int, selection: CaseSelection
+    ) -> Iterator[Result]:
+        """Yield the results of a run, in the order they were added."""
+        whole = all(value is None for value in selection.values())
+        tally = connection.execute(select(runs.c.tally).where(runs.c.no == run_no)).scalar()
         streaming = connection.execution_options(yield_per=500)
-        for row in streaming.execute(query):
-            try:
-                yield self.decode(row)
-            except (ValueError, TypeError, LookupError, struct.error, CodecError) as error:
-                raise StoreError(
-                    f"stored result {row.no} is damaged: {error}", hint="restore a copy"
-                ) from None
+        total = 0
+        for row in streaming.execute(results_query(run_no, selection)):
+            with _whole(f"stored result {row.no}"):
+                result = self.decode(row)
+            total += row.checksum or 0
+            yield result
+        if whole and tally is not None and tally != total:
+            raise _incomplete(run_no)
 
     def roof_sources(
         self, connection: Connection, suites: Sequence[str], **selection: Unpack[CaseSelection]
@@ -107,7 +130,6 @@ class Decoder:
         environment = environments.c.document.label("environment")
         query = (
             _whole_results(environments.c.no.label("environment_no"), environment)
-            .join(runs, runs.c.no == results.c.run_no)
             .join(environments, environments.c.no == runs.c.environment_no)
             # A subquery, as in `_joined`: a join alone would read every result of the store.
             .where(
@@ -118,18 +140,24 @@ class Decoder:
             .order_by(runs.c.started, results.c.no)
         )
         for row in connection.execute(query):
-            yield self._environment(row.environment_no, row.environment), self.decode(row)
+            with _whole("a stored roof"):
+                roof = self._environment(row.environment_no, row.environment), self.decode(row)
+            yield roof
 
-    def _run(self, document: str, environment_no: int, environment: str) -> Run:
+    def _run(self, row: Any) -> Run:
         """Return the run of a row, cached by its document: pages list the same fifty runs
         repeatedly."""
-        key = (document, environment_no)
+        with _whole(f"stored run {row.id}"):
+            checksum = checksum_run(row._mapping, row.environment)
+            if row.checksum is not None and row.checksum != checksum:
+                raise ValueError("its checksum does not match")
+        key = (row.environment_no, row.environment, row.document)
         run = self._runs.get(key)
         if run is None:
             if len(self._runs) > _MOST_RUNS:
                 self._runs.clear()
-            where = self._environment(environment_no, environment)
-            run = dataclasses.replace(codec.loads(document, Run), environment=where)
+            where = self._environment(row.environment_no, row.environment)
+            run = dataclasses.replace(codec.loads(row.document, Run), environment=where)
             self._runs[key] = run
         return run
 
@@ -141,19 +169,27 @@ class Decoder:
     def decode(self, row: Any) -> Result:
         """Return the result of a row."""
         # Unpacked in the order of `_whole_results`: access by name takes 20 % of reading a run.
-        _, case_no, timing_no, device, arch, status, flops, size, error, detail, *_ = row
-        case = self._cases.get((case_no, timing_no))
-        if case is None:
+        _, case_no, timing_no, error, detail, timing, run_id, checksum, *columns = row[:19]
+        device, arch, status, modes, metrics, doubt, *numbers = columns
+        decoded_case = self._cases.get((case_no, timing_no))
+        if decoded_case is None:
             if len(self._cases) > _REMEMBERED:
                 self._cases.clear()
-            case = self._cases[case_no, timing_no] = Case(
+            case = Case(
                 problem=parse_key(row.key),
                 backend=row.backend,
-                timing=self._timing(timing_no, row.document),
+                timing=self._timing(timing_no, timing),
                 config=json.loads(row.config),
             )
+            series = " | ".join((row.key, row.backend, row.config, row.timing))
+            decoded_case = self._cases[case_no, timing_no] = case, series
+        case, series = decoded_case
+        texts = (device, arch, status, modes, metrics, doubt)
+        if checksum is not None and checksum != checksum_result(run_id, series, texts, numbers):
+            raise ValueError("its checksum does not match")
+        *_, flops, size = numbers
         return unpack(
-            detail,
+            unseal(detail, timing, error, required=checksum is not None),
             case=case,
             device=device,
             arch=arch,
@@ -179,7 +215,7 @@ def complete(document: str, default: T) -> T:
 def runs_query(*conditions: ColumnElement[bool]) -> Select[Any]:
     """Return the query for runs that meet the conditions, newest first."""
     return (
-        select(runs.c.document, runs.c.environment_no, environments.c.document)
+        select(*runs.c, environments.c.document.label("environment"))
         .join(environments, environments.c.no == runs.c.environment_no)
         .where(*conditions)
         .order_by(runs.c.started.desc(), runs.c.no.desc())
@@ -198,18 +234,22 @@ def results_query(run_no: int, selection: CaseSelection) -> Select[Any]:
 
 def _whole_results(*more: Any) -> Select[Any]:
     """Return the query for all columns that a result is decoded from, and `more`."""
-    shown = ("no", "case_no", "timing_no", "device", "arch", "status", "flops", "bytes", "error")
+    columns = ("device", "arch", "status", "modes", "metrics", "doubt")
+    numbers = ("median_s", "low_s", "high_s", "flops", "bytes")
     return (
         select(
-            *(results.c[name] for name in shown),
-            results.c.detail,
+            *(results.c[name] for name in ("no", "case_no", "timing_no", "error", "detail")),
+            timings.c.document,
+            runs.c.id,
+            *(results.c[name] for name in ("checksum", *columns, *numbers)),
             problems.c.key,
             cases.c.backend,
             cases.c.config,
-            timings.c.document,
+            cases.c.timing,
             *more,
         )
         .select_from(results)
+        .join(runs, runs.c.no == results.c.run_no)
         .join(cases, cases.c.no == results.c.case_no)
         .join(problems, problems.c.no == cases.c.problem_no)
         .join(timings, timings.c.no == results.c.timing_no)
@@ -232,6 +272,7 @@ _POINT = (
     results.c.modes,
     results.c.metrics,
     results.c.doubt,
+    results.c.checksum,
 )
 
 
@@ -239,7 +280,23 @@ def history(connection: Connection, selection: Selection, limit: int | None) -> 
     """Return the points, oldest first; `limit` keeps the newest."""
     query = _joined(select(*_POINT), selection).order_by(runs.c.started.desc(), results.c.no.desc())
     rows = connection.execute(query.limit(limit)).all()
-    return _points(connection, rows[::-1])
+    with _whole("a stored result"):
+        points = _points(connection, rows[::-1])
+    conditions = _conditions(selection)
+    if limit is None and not (conditions["cases"] or conditions["results"]):
+        totals: dict[str, int] = {}
+        for row in rows:
+            totals[row.run_id] = totals.get(row.run_id, 0) + (row.checksum or 0)
+        for run_id, tally in connection.execute(
+            select(runs.c.id, runs.c.tally).where(runs.c.tally.is_not(None), *conditions["runs"])
+        ):
+            if totals.get(run_id, 0) != tally:
+                raise _incomplete(run_id)
+    return points
+
+
+def _incomplete(run: int | str) -> StoreError:
+    return StoreError(f"results of the stored run {run} are missing or damaged", hint=CHECK_HINT)
 
 
 def latest(connection: Connection, selection: Selection) -> list[SeriesPoint]:
@@ -254,7 +311,8 @@ def latest(connection: Connection, selection: Selection) -> list[SeriesPoint]:
         .where(ranked.c.age == 1)
         .order_by(ranked.c.case_no, ranked.c.arch)
     )
-    return _points(connection, connection.execute(query).all())
+    with _whole("a stored result"):
+        return _points(connection, connection.execute(query).all())
 
 
 def _joined(query: Select[Any], selection: Selection) -> Select[Any]:
@@ -322,16 +380,23 @@ def _points(connection: Connection, rows: Sequence[Any]) -> list[SeriesPoint]:
     texts = _case_texts(connection, sorted({row.case_no for row in rows}))
     statuses = {status.value: status for status in Status}
     # A failed result has no metrics: it is a failed point of every metric that its case has.
-    known: dict[tuple[int, str], dict[str, tuple[Any, ...]]] = {}
+    metrics_by_point: dict[tuple[int, str], dict[str, tuple[Any, ...]]] = {}
     for row in rows:
         if row.metrics:
             named = {name: (name, None, *rest) for name, _, *rest in json.loads(row.metrics)}
-            known.setdefault((row.case_no, row.arch), {}).update(named)
+            metrics_by_point.setdefault((row.case_no, row.arch), {}).update(named)
     points = []
     for row in rows:
         # Unpacked in the order of `_POINT`: access by name takes longer than the query.
         case_no, arch, run_id, started, status, device, fingerprint, *rest = row
-        median_s, low_s, high_s, flops, size, modes, headlines, doubt = rest
+        median_s, low_s, high_s, flops, size, modes, headlines, doubt, checksum = rest
+        if checksum is not None and checksum != checksum_result(
+            run_id,
+            texts[case_no],
+            (device, arch, status, modes, headlines, doubt),
+            (median_s, low_s, high_s, flops, size),
+        ):
+            raise ValueError(f"the checksum of a result of run {run_id} does not match")
         series = f"{texts[case_no]} | {arch}"
         point = SeriesPoint(
             series=series,
@@ -348,7 +413,11 @@ def _points(connection: Connection, rows: Sequence[Any]) -> list[SeriesPoint]:
             modes=_modes(modes) if modes else (),
             doubt=read_reason(json.loads(doubt)) if doubt else None,
         )
-        metrics = json.loads(headlines) if headlines else known.get((case_no, arch), {}).values()
+        metrics = (
+            json.loads(headlines)
+            if headlines
+            else metrics_by_point.get((case_no, arch), {}).values()
+        )
         points += [
             dataclasses.replace(
                 point,

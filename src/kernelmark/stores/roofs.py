@@ -24,11 +24,11 @@ _UNITS = {"flops": "FLOP/s", "bytes": "B/s", "launches": "1/s"}
 def roofs_of(result: Result, info: DeviceInfo | None = None) -> list[Roof]:
     """Return the roofs that a result measured; none if it is not `ok`. Of several metrics for one
     roof, the highest counts."""
-    found: dict[str, list[Metric]] = {}
+    metrics_by_device: dict[str, list[Metric]] = {}
     for metric in result.metrics if result.status is Status.OK else ():
         if metric.roof and metric.value > 0:
-            found.setdefault(metric.roof, []).append(metric)
-    return [_roof(result, metrics, info) for metrics in found.values()]
+            metrics_by_device.setdefault(metric.roof, []).append(metric)
+    return [_roof(result, metrics, info) for metrics in metrics_by_device.values()]
 
 
 def _per_s(metric: Metric) -> float:
@@ -62,26 +62,26 @@ def _roof(result: Result, metrics: Sequence[Metric], info: DeviceInfo | None) ->
 def recorded(roofs: Iterable[Roof], host: str) -> list[ResultSet]:
     """Return roofs as runs to store, one per device. Ids are derived from the contents, so that
     storing a run twice changes nothing."""
-    found: dict[tuple[str, str, str], dict[tuple[int, float], list[Roof]]] = {}
+    roofs_by_device: dict[tuple[str, str, str], dict[tuple[int, float], list[Roof]]] = {}
     for roof in roofs:
-        place = found.setdefault((roof.device, roof.arch, roof.model), {})
-        place.setdefault((roof.threads, roof.measured), []).append(roof)
+        roofs_by_time = roofs_by_device.setdefault((roof.device, roof.arch, roof.model), {})
+        roofs_by_time.setdefault((roof.threads, roof.measured), []).append(roof)
     return [
         _recorded_run(host, DeviceInfo(name=d, kind=d.partition(":")[0], model=model, arch=a), some)
-        for (d, a, model), some in found.items()
+        for (d, a, model), some in roofs_by_device.items()
     ]
 
 
 def _recorded_run(
-    host: str, info: DeviceInfo, found: Mapping[tuple[int, float], list[Roof]]
+    host: str, info: DeviceInfo, roofs_by_time: Mapping[tuple[int, float], list[Roof]]
 ) -> ResultSet:
-    text = repr((host, info, found)).encode("utf-8", "backslashreplace")
+    text = repr((host, info, roofs_by_time)).encode("utf-8", "backslashreplace")
     run = Run(
         id=f"roofs-{hashlib.sha256(text).hexdigest()[:16]}",
-        started=max(measured for _, measured in found),
+        started=max(measured for _, measured in roofs_by_time),
         environment=Environment(host=host, devices=(info,)),
         suite=ROOFS_SUITE,
-        cases=len(found),
+        cases=len(roofs_by_time),
         state=RunState.DONE,
     )
     results = tuple(
@@ -93,27 +93,27 @@ def _recorded_run(
             started=measured,
             metrics=tuple(map(_metric, some)),
         )
-        for (threads, measured), some in found.items()
+        for (threads, measured), some in roofs_by_time.items()
     )
     return ResultSet(run=run, results=results)
 
 
 def _metric(roof: Roof) -> Metric:
-    words = [word for word in (roof.kind, roof.name, roof.unit) if word]
+    parts = [word for word in (roof.kind, roof.name, roof.unit) if word]
     return Metric(
-        name="_".join(words),
+        name="_".join(parts),
         value=roof.value,
         unit=_UNITS[roof.kind],
         why=roof.how,
-        roof=" ".join(words),
+        roof=" ".join(parts),
         steady=roof.steady,
         stand_in=not roof.limit,
     )
 
 
 def newest(
-    found: Iterable[tuple[Environment, Result]],
-    wanted: Mapping[str, str | int | None],
+    results: Iterable[tuple[Environment, Result]],
+    required: Mapping[str, str | int | None],
     at: float = math.inf,
 ) -> tuple[Roof, ...]:
     """Return the newest roof of each host, device, kind, name, unit and number of threads. An
@@ -122,19 +122,19 @@ def newest(
     `at` selects the roofs that were newest at that time. If there was none yet, the first one
     measured later counts, so that the result for a given time never changes again."""
     best: dict[tuple[str | int, ...], Roof] = {}
-    for host, roof in sorted(_every(found), key=lambda pair: pair[1].measured):
+    for host, roof in sorted(_every(results), key=lambda pair: pair[1].measured):
         actual = {"host": host, "threads": roof.threads}
-        if any(actual[name] != wanted[name] for name in actual if wanted[name] is not None):
+        if any(actual[name] != required[name] for name in actual if required[name] is not None):
             continue
         key = (host, roof.device, roof.arch, roof.kind, roof.name, roof.unit, roof.threads)
-        known = best.get(key)
-        if known is None or (roof.measured <= at and (roof.steady or not known.steady)):
+        best_so_far = best.get(key)
+        if best_so_far is None or (roof.measured <= at and (roof.steady or not best_so_far.steady)):
             best[key] = roof
     return tuple(best[key] for key in sorted(best))
 
 
-def _every(found: Iterable[tuple[Environment, Result]]) -> Iterator[tuple[str, Roof]]:
-    for environment, result in found:
+def _every(results: Iterable[tuple[Environment, Result]]) -> Iterator[tuple[str, Roof]]:
+    for environment, result in results:
         infos = {info.name: info for info in environment.devices}
         for roof in roofs_of(result, infos.get(result.device)):
             yield environment.host, roof

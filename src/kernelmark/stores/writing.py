@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import StatisticsError
 from typing import Any
 
-from sqlalchemy import TableClause, select, update
+from sqlalchemy import TableClause, func, select, update
 from sqlalchemy.engine import Connection
 
 from kernelmark.core import codec
@@ -19,8 +19,8 @@ from kernelmark.core.reason import TEXT, reason_document
 from kernelmark.core.result import Block, Case, Measurement, Result, ResultSet, Run, config_key
 from kernelmark.core.timing import Timing
 from kernelmark.stores.engine import cases, environments, problems, results, runs, timings
-from kernelmark.stores.packing import pack
-from kernelmark.stores.reading import Decoder, results_query
+from kernelmark.stores.packing import checksum_result, pack, seal
+from kernelmark.stores.reading import Decoder, checksum_run, results_query
 
 BATCH = 4000  # results in one transaction: long enough to be fast, short enough to share
 _LOOKUP = 400  # values in one IN (…)
@@ -30,6 +30,7 @@ _EXACT = 2**53  # floats are exact for integers up to here
 Row = tuple[Any, ...]
 Numbers = dict[str, int]
 Write = Callable[[Callable[[Connection], tuple[Numbers, Numbers]]], tuple[Numbers, Numbers]]
+_Keys = tuple[int, int, str]  # case number, timing number, document of the timing
 _COLUMNS = [column.name for column in results.columns if column.name != "no"]
 _KEY = ("run_no", "case_no", "device", "process")
 Position = tuple[str, str, int]  # key of a result in a run: Case.id, device, process
@@ -44,10 +45,10 @@ class Catalogue:
 
     def __init__(self) -> None:
         self._cases: Numbers = {}
-        self._timings: dict[Timing, int] = {}
+        self._timings: dict[Timing, tuple[int, str]] = {}
 
-    def numbers(self, batch: Sequence[Result], write: Write) -> list[tuple[int, int]]:
-        """Return (case number, timing number) of each result."""
+    def numbers(self, batch: Sequence[Result], write: Write) -> list[_Keys]:
+        """Return the keys of each result."""
         if len(self._cases) > _REMEMBERED:
             self._cases.clear()
         texts = [result.case.series for result in batch]
@@ -58,14 +59,14 @@ class Catalogue:
         }
         # By identity first: most results of a run share one timing, and comparing it is slow.
         timings = {id(result.case.timing): result.case.timing for result in batch}
-        by_object: dict[int, int] = {}
+        by_object: dict[int, tuple[int, str]] = {}
         new_timings: dict[int, str] = {}
         for number, timing in timings.items():
-            known = self._timings.get(timing)
-            if known is None:
+            timing_number = self._timings.get(timing)
+            if timing_number is None:
                 new_timings[number] = compact(timing)
             else:
-                by_object[number] = known
+                by_object[number] = timing_number
         if new_cases or new_timings:
             case_numbers, timing_numbers = write(
                 lambda connection: (
@@ -75,9 +76,10 @@ class Catalogue:
             )
             self._cases.update(case_numbers)
             for number, document in new_timings.items():
-                by_object[number] = self._timings[timings[number]] = timing_numbers[document]
+                by_object[number] = timing_numbers[document], document
+                self._timings[timings[number]] = by_object[number]
         return [
-            (self._cases[text], by_object[id(result.case.timing)])
+            (self._cases[text], *by_object[id(result.case.timing)])
             for text, result in zip(texts, batch, strict=True)
         ]
 
@@ -95,13 +97,10 @@ def batches(stream: Iterable[Result]) -> Iterator[list[Result]]:
 
 
 def result_rows(
-    batch: Sequence[Result], numbers: Sequence[tuple[int, int]], run_no: int, process: int
+    batch: Sequence[Result], keys: Sequence[_Keys], run: tuple[int, str], process: int
 ) -> list[Row]:
-    """Return the rows for `insert_results`."""
-    return [
-        _row(result, run_no, case_no, timing_no, process)
-        for result, (case_no, timing_no) in zip(batch, numbers, strict=True)
-    ]
+    """Return the rows for `insert_results`; `run` is the number and id of the run."""
+    return [_row(result, run, key, process) for result, key in zip(batch, keys, strict=True)]
 
 
 def insert_results(
@@ -122,28 +121,41 @@ def insert_results(
         new = ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS if name not in _KEY)
         statement += f" ON CONFLICT ({', '.join(_KEY)}) DO UPDATE SET {new}"
     connection.exec_driver_sql(statement, rows)
+    if replace or alone:
+        for run_no in sorted({row[0] for row in rows}):
+            set_tally(connection, run_no)
+    elif rows:
+        added = runs.c.tally + sum(row[-1] for row in rows)
+        connection.execute(update(runs).where(runs.c.no == rows[0][0]).values(tally=added))
+
+
+def set_tally(connection: Connection, run_no: int) -> None:
+    """Set the sum of the checksums of a run's results; runs of older versions have none."""
+    mine = select(func.coalesce(func.sum(results.c.checksum), 0)).where(results.c.run_no == run_no)
+    changed = update(runs).where(runs.c.no == run_no, runs.c.tally.is_not(None))
+    connection.execute(changed.values(tally=mine.scalar_subquery()))
 
 
 def add_result_set(connection: Connection, new: ResultSet) -> None:
     """Insert a new run with its results."""
-    connection.execute(runs.insert().values(**run_values(connection, new.run)))
+    connection.execute(runs.insert().values(**run_values(connection, new.run), tally=0))
     number = lookup(connection, runs, "id", [new.run.id])[new.run.id]
     for (_, _, process), result in positions(new.results).items():
-        numbers = Catalogue().numbers([result], lambda work: work(connection))
-        rows = result_rows([result], numbers, number, process)
+        keys = Catalogue().numbers([result], lambda work: work(connection))
+        rows = result_rows([result], keys, (number, new.run.id), process)
         insert_results(connection, rows, replace=False)
 
 
-def positions(found: Sequence[Result]) -> dict[Position, Result]:
+def positions(results: Sequence[Result]) -> dict[Position, Result]:
     """Return the results of a run by case, device and process. Files do not contain the process,
     but results of one case and device are in its order."""
-    made: dict[Position, Result] = {}
-    for result in found:
+    by_position: dict[Position, Result] = {}
+    for result in results:
         case_id, process = result.case.id, 0
-        while (case_id, result.device, process) in made:
+        while (case_id, result.device, process) in by_position:
             process += 1
-        made[case_id, result.device, process] = result
-    return made
+        by_position[case_id, result.device, process] = result
+    return by_position
 
 
 def run_values(connection: Connection, run: Run) -> dict[str, Any]:
@@ -153,8 +165,12 @@ def run_values(connection: Connection, run: Run) -> dict[str, Any]:
     fingerprint = run.environment.fingerprint
     document = compact(run.environment)
     add_missing(connection, environments, [{"fingerprint": fingerprint, "document": document}])
-    number = lookup(connection, environments, "fingerprint", [fingerprint])[fingerprint]
-    return {
+    # Of environments with one fingerprint, the first is stored.
+    query = select(environments.c.no, environments.c.document)
+    ((number, document),) = connection.execute(
+        query.where(environments.c.fingerprint == fingerprint)
+    )
+    values = {
         "id": run.id,
         "started": run.started,
         "finished": run.finished,
@@ -166,6 +182,7 @@ def run_values(connection: Connection, run: Run) -> dict[str, Any]:
         # The environment is stored once, in its own table.
         "document": codec.dumps(dataclasses.replace(run, environment=Environment())),
     }
+    return {**values, "checksum": checksum_run(values, document)}
 
 
 def clean(text: str) -> str:
@@ -199,22 +216,39 @@ def lookup(
     connection: Connection, table: TableClause, column: str, values: Iterable[str]
 ) -> Numbers:
     """Return the numbers of the rows whose `column` is one of `values`."""
-    wanted = list(values)
+    remaining = list(values)
     numbers: Numbers = {}
-    for start in range(0, len(wanted), _LOOKUP):
+    for start in range(0, len(remaining), _LOOKUP):
         query = select(table.c[column], table.c.no).where(
-            table.c[column].in_(wanted[start : start + _LOOKUP])
+            table.c[column].in_(remaining[start : start + _LOOKUP])
         )
         numbers.update((text, no) for text, no in connection.execute(query))
     return numbers
 
 
-def packed(result: Result) -> bytes:
-    """Return the column `detail` of a result."""
-    return bytes(_row(result, 0, 0, 0, 0)[_COLUMNS.index("detail")])
+def checksum_of(run_id: str, result: Result) -> int:
+    """Return the column `checksum` of a result."""
+    return int(_row(result, (0, run_id), (0, 0, ""), 0)[-1])
 
 
-def _row(result: Result, run_no: int, case_no: int, timing_no: int, process: int) -> Row:
+def is_same(stored: Result, new: Result) -> bool:
+    """Return whether a result is what was stored, perhaps with its samples thinned since."""
+    forms = filter(None, (new, _thinned(new)))
+    return _every_field(stored) in map(_every_field, forms)
+
+
+def _every_field(result: Result) -> str:
+    """Return all values as text: NaN is not equal to itself, and `repr(result)` is a summary."""
+    return repr([getattr(result, field.name) for field in dataclasses.fields(result)])
+
+
+def packed(result: Result, timing: str) -> bytes:
+    """Return the column `detail` of a result whose timing has this document."""
+    return bytes(_row(result, (0, ""), (0, 0, timing), 0)[_COLUMNS.index("detail")])
+
+
+def _row(result: Result, run: tuple[int, str], keys: _Keys, process: int) -> Row:
+    (run_no, run_id), (case_no, timing_no, timing) = run, keys
     device, arch, error = clean(result.device), clean(result.arch), clean(result.error)
     exact: dict[str, object] = {}
     if (device, arch, error) != (result.device, result.arch, result.error):
@@ -227,6 +261,9 @@ def _row(result: Result, run_no: int, case_no: int, timing_no: int, process: int
         flops, size = _within(flops), _within(size)
     measurement, started = result.measurement, result.started
     median, low, high = (None, None, None) if measurement is None else _times(measurement)
+    modes, metrics, doubt = _modes(measurement), _metrics(result), _doubt(measurement)
+    status, numbers = result.status.value, (median, low, high, float(flops), float(size))
+    texts = (device, arch, status, modes, metrics, doubt)
     return (
         run_no,
         case_no,
@@ -234,18 +271,15 @@ def _row(result: Result, run_no: int, case_no: int, timing_no: int, process: int
         process,
         arch,
         timing_no,
-        result.status.value,
-        median,
-        low,
-        high,
-        float(flops),
-        float(size),
+        status,
+        *numbers,
         started if started == started else None,
         error,
-        pack(result, exact),
-        _modes(measurement),
-        _metrics(result),
-        _doubt(measurement),
+        seal(pack(result, exact), timing, error),
+        modes,
+        metrics,
+        doubt,
+        checksum_result(run_id, result.case.series, texts, numbers),
     )
 
 
@@ -296,22 +330,24 @@ def _timing_numbers(connection: Connection, documents: Sequence[str]) -> Numbers
 def _case_numbers(connection: Connection, new: dict[str, Case]) -> Numbers:
     keys = {text: case.problem.key for text, case in new.items()}
     ops = {keys[text]: case.problem.op for text, case in new.items()}
-    known = lookup(connection, problems, "key", ops)
-    fresh = sorted(ops.keys() - known.keys())
+    problem_numbers = lookup(connection, problems, "key", ops)
+    fresh = sorted(ops.keys() - problem_numbers.keys())
     add_missing(connection, problems, [{"key": key, "op": ops[key]} for key in fresh])
-    known.update(lookup(connection, problems, "key", fresh))
+    problem_numbers.update(lookup(connection, problems, "key", fresh))
     for case in new.values():
         name = case.name or case.backend
         if clean(name) != name:
             raise UsageError(f"{name!r} cannot be the name of a backend")
     ids = {case.id: text for text, case in new.items()}
-    found = lookup(connection, cases, "id", ids)
-    missing = sorted(ids.keys() - found.keys())
+    case_numbers = lookup(connection, cases, "id", ids)
+    missing = sorted(ids.keys() - case_numbers.keys())
     add_missing(
-        connection, cases, [_case_row(id, new[ids[id]], known[keys[ids[id]]]) for id in missing]
+        connection,
+        cases,
+        [_case_row(id, new[ids[id]], problem_numbers[keys[ids[id]]]) for id in missing],
     )
-    found.update(lookup(connection, cases, "id", missing))
-    return {ids[id]: no for id, no in found.items()}
+    case_numbers.update(lookup(connection, cases, "id", missing))
+    return {ids[id]: no for id, no in case_numbers.items()}
 
 
 def _case_row(id: str, case: Case, problem_no: int) -> dict[str, Any]:
@@ -332,7 +368,7 @@ def thin_samples(connection: Connection, decoder: Decoder, number: int) -> int:
     for row in rows:
         thinned = _thinned(decoder.decode(row))
         if thinned is not None:
-            values = {"detail": packed(thinned)}
+            values = {"detail": packed(thinned, row.document)}
             connection.execute(update(results).where(results.c.no == row.no).values(values))
             count += 1
     return count

@@ -28,8 +28,7 @@ from kernelmark import backends, devices, ops
 from kernelmark.backends.base import Backend, Kernel
 from kernelmark.core.errors import CaseError, UsageError
 from kernelmark.core.problem import Problem, parse_value
-from kernelmark.core.result import Config
-from kernelmark.core.space import Space
+from kernelmark.core.result import Config, Space
 from kernelmark.devices.base import GUARD_BYTES, Device, Tensor
 from kernelmark.gpu.architectures import absent, is_known
 from kernelmark.numerics.floats import decode
@@ -106,26 +105,28 @@ def bench(
     seed: int = 7,
 ) -> Iterator[Bench]:
     """Yield a prepared kernel with filled inputs and guarded outputs; free all at the end."""
-    held: list[dict[str, Tensor]] = []
+    tensors_of_sets: list[dict[str, Tensor]] = []
     try:
         for index in range(sets):
-            held.append({})
+            tensors_of_sets.append({})
             for spec in ops.registry.get(problem.op).tensors(problem):
                 buffer = device.allocate(spec.nbytes + 2 * GUARD_BYTES)
                 tensor = Tensor(spec=spec, buffer=buffer, offset=GUARD_BYTES)
-                held[-1][spec.name] = tensor
+                tensors_of_sets[-1][spec.name] = tensor
                 if spec.role == "in":
                     device.generate(tensor, seed, index)
                 else:
                     device.poison(tensor, POISONS[0])
         device.synchronize()
-        kernel = backend.prepare(problem, config or {}, device, held)
+        kernel = backend.prepare(problem, config or {}, device, tensors_of_sets)
         try:
-            yield Bench(problem=problem, device=device, kernel=kernel, sets=held, seed=seed)
+            yield Bench(
+                problem=problem, device=device, kernel=kernel, sets=tensors_of_sets, seed=seed
+            )
         finally:
             kernel.close()
     finally:
-        for tensor in (tensor for arguments in held for tensor in arguments.values()):
+        for tensor in (tensor for arguments in tensors_of_sets for tensor in arguments.values()):
             device.free(tensor.buffer)
 
 
@@ -139,27 +140,27 @@ class BackendContract:
         return self.examples or examples_of_all_ops()
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        found = backends.registry.get(self.backend)
+        backend = backends.registry.get(self.backend)
         examples = self.all_examples()
         if "example" in metafunc.fixturenames:
             cases = []
-            for kind in found.device_kinds:
-                reason = found.available() or devices.registry.get(kind).available()
+            for kind in backend.device_kinds:
+                reason = backend.available() or devices.registry.get(kind).available()
                 # If nothing can run, one skipped test with the reason suffices.
-                idle = reason or found.missing_on(kind)
+                idle = reason or backend.missing_on(kind)
                 cases += [(kind, key) for key in (examples[:1] if idle else examples)]
             metafunc.parametrize(("kind", "example"), cases)
         elif "kind" in metafunc.fixturenames:
-            metafunc.parametrize("kind", found.device_kinds)
+            metafunc.parametrize("kind", backend.device_kinds)
 
     def the_backend(self) -> Backend:
         """Return the backend; skip the test with its reason if it cannot run."""
-        found = backends.registry.get(self.backend)
-        reason = found.available()
+        backend = backends.registry.get(self.backend)
+        reason = backend.available()
         if reason is not None:
             assert_sentence(reason)
             pytest.skip(reason)
-        return found
+        return backend
 
     @contextmanager
     def opened(self, kind: str) -> Iterator[Device]:
@@ -175,17 +176,17 @@ class BackendContract:
             device.close()
 
     def test_says_what_it_is(self) -> None:
-        found = backends.registry.get(self.backend)
-        assert found.name == self.backend
-        assert found.summary
-        assert "\n" not in found.summary
-        assert set(found.device_kinds) <= set(devices.registry.names())
-        reason = found.available()
+        backend = backends.registry.get(self.backend)
+        assert backend.name == self.backend
+        assert backend.summary
+        assert "\n" not in backend.summary
+        assert set(backend.device_kinds) <= set(devices.registry.names())
+        reason = backend.available()
         if reason is not None:
             assert_sentence(reason)
             return
-        assert found.version()
-        assert all(name and version for name, version in found.libraries().items())
+        assert backend.version()
+        assert all(name and version for name, version in backend.libraries().items())
 
     def test_supports_or_says_why_not(self, kind: str) -> None:
         backend = self.the_backend()
@@ -198,13 +199,13 @@ class BackendContract:
 
     def test_supports_what_it_declares(self) -> None:
         """Check for neither less than declared, nor more, which could later be lost unnoticed."""
-        found = backends.registry.get(self.backend)
-        assert found.supports_examples, f"{self.backend} has no supports_examples"
-        for target, patterns in found.supports_examples.items():
+        backend = backends.registry.get(self.backend)
+        assert backend.supports_examples, f"{self.backend} has no supports_examples"
+        for target, patterns in backend.supports_examples.items():
             info = absent(target) if is_known(target) else devices.registry.get(target).infos()[0]
-            assert info.kind in found.device_kinds
+            assert info.kind in backend.device_kinds
             keys = self.all_examples()
-            reasons = {key: found.supports(ops.parse(key), info) for key in keys}
+            reasons = {key: backend.supports(ops.parse(key), info) for key in keys}
             supported = {key for key, reason in reasons.items() if reason is None}
             declared = {key for key in keys if _declares(patterns, key)}
             refused = {key: reasons[key] for key in declared - supported}
@@ -217,26 +218,31 @@ class BackendContract:
             if backend.supports(problem, device.info) is not None:
                 return
             backend.compile(problem, {}, device.info)
-            with bench(backend, problem, device) as made:
-                self.check(made)
+            with bench(backend, problem, device) as bench_run:
+                self.check(bench_run)
 
-    def check(self, made: Bench) -> None:
+    def check(self, bench_run: Bench) -> None:
         """Check one kernel: name, outputs, inputs, guards and reproducibility."""
-        before = made.inputs()
-        assert made.kernel.info.name, "a kernel says its name"
-        first = made.outcome(0, POISONS[0])
-        assert made.device.count_poison(made.output(1), POISONS[0]) == made.output(1).spec.count, (
-            "a launch on one argument set wrote to another"
-        )
-        made.outcome(1, POISONS[0])
-        assert made.inputs() == before, "a launch changed its inputs"
+        before = bench_run.inputs()
+        assert bench_run.kernel.info.name, "a kernel says its name"
+        first = bench_run.outcome(0, POISONS[0])
+        assert (
+            bench_run.device.count_poison(bench_run.output(1), POISONS[0])
+            == bench_run.output(1).spec.count
+        ), "a launch on one argument set wrote to another"
+        bench_run.outcome(1, POISONS[0])
+        assert bench_run.inputs() == before, "a launch changed its inputs"
         for index in (0, 1):
-            assert made.worst(index) <= 1.0, f"set {index} is wrong by {made.worst(index)}"
-        second = made.outcome(0, POISONS[1])
+            assert bench_run.worst(index) <= 1.0, (
+                f"set {index} is wrong by {bench_run.worst(index)}"
+            )
+        second = bench_run.outcome(0, POISONS[1])
         # Different poison, same bits: each element was written, with the same value.
         assert np.array_equal(first, second), "a second launch gave other bits, or wrote less"
         for index in (0, 1):
-            assert made.device.guards_intact(made.output(index)), "bytes around the output changed"
+            assert bench_run.device.guards_intact(bench_run.output(index)), (
+                "bytes around the output changed"
+            )
 
     def test_refuses_an_unknown_config(self, kind: str) -> None:
         """Check that `prepare` rejects a name that it does not read, instead of ignoring it."""
@@ -275,9 +281,9 @@ class BackendContract:
             for name, values in space.parameters.items():
                 for value in values:
                     text = ("no", "yes")[value] if isinstance(value, bool) else str(value)
-                    given = parse_value(text)
-                    assert (type(given), given) == (type(value), value), (
-                        f"--config {name}={text} gives {given!r}, not {value!r} of the space"
+                    parsed = parse_value(text)
+                    assert (type(parsed), parsed) == (type(value), value), (
+                        f"--config {name}={text} gives {parsed!r}, not {value!r} of the space"
                     )
 
     def spaces(self, backend: Backend, device: Device) -> list[tuple[Problem, Space]]:
@@ -286,8 +292,8 @@ class BackendContract:
         for problem in map(ops.parse, self.all_examples()):
             if problem.op not in first and backend.supports(problem, device.info) is None:
                 first[problem.op] = problem
-        found = [(problem, backend.space(problem, device.info)) for problem in first.values()]
-        return [(problem, space) for problem, space in found if space is not None]
+        spaces = [(problem, backend.space(problem, device.info)) for problem in first.values()]
+        return [(problem, space) for problem, space in spaces if space is not None]
 
     def first_supported(self, backend: Backend, device: Device) -> Problem:
         problems = map(ops.parse, self.all_examples())
@@ -299,8 +305,8 @@ def examples_of_all_ops() -> list[str]:
 
 
 def _declares(patterns: Sequence[str], key: str) -> bool:
-    found = [pattern for pattern in patterns if fnmatchcase(key, pattern.removeprefix("!"))]
-    return bool(found) and not found[-1].startswith("!")
+    matching = [pattern for pattern in patterns if fnmatchcase(key, pattern.removeprefix("!"))]
+    return bool(matching) and not matching[-1].startswith("!")
 
 
 def assert_sentence(text: str) -> None:

@@ -95,12 +95,15 @@ class DeviceContract:
         assert device.free_bytes() < 2**50
 
     def test_memory_comes_back(self, device: Device) -> None:
-        before = device.free_bytes()
-        size = min(before // 8, 64 * 2**20)
-        for _ in range(32):
-            device.free(device.allocate(size))
-        device.synchronize()
-        assert device.free_bytes() > before - 8 * size
+        for _ in range(5):  # another process may take memory meanwhile, but not each time
+            before = device.free_bytes()
+            size = min(before // 8, 64 * 2**20)
+            for _ in range(32):
+                device.free(device.allocate(size))
+            device.synchronize()
+            if device.free_bytes() > before - 8 * size:
+                return
+        pytest.fail("freed buffers are still in use")
 
     @pytest.mark.parametrize("dtype", WHOLE)
     @pytest.mark.parametrize("count", [1, 7, 1025])
@@ -123,15 +126,15 @@ class DeviceContract:
     @pytest.mark.parametrize("how", ["rotates", "stays"])
     def test_given_values_are_written_and_recognised(self, device: Device, how: str) -> None:
         tensor = make_tensor(device, "f16", (1025,))
-        given = GivenValues(np.arange(1025, dtype=np.uint16), rotates=how == "rotates")
-        spec = dataclasses.replace(tensor.spec, given=given)
+        values = GivenValues(np.arange(1025, dtype=np.uint16), rotates=how == "rotates")
+        spec = dataclasses.replace(tensor.spec, given=values)
         tensor = dataclasses.replace(tensor, spec=spec)
         for number in (0, 7):
             device.generate_all([(tensor, number)], 5)
             device.synchronize()
             raw = device.read(tensor.buffer, tensor.offset, spec.nbytes).view(np.uint16)
             assert np.array_equal(raw, expected_bits(spec, 5, number))
-            assert given.rotates or np.array_equal(raw, given.bits)
+            assert values.rotates or np.array_equal(raw, values.bits)
             assert device.count_changed([(tensor, number)], 5)() == [0]
         device.write(tensor.buffer, tensor.offset + 2, np.array([255, 255], np.uint8))
         assert device.count_changed([(tensor, 7)], 5)() == [1]
@@ -142,11 +145,11 @@ class DeviceContract:
         tensors = [make_tensor(device, dtype, (count,)) for dtype, count in shapes]
         device.generate_all([(tensor, 3 + i) for i, tensor in enumerate(tensors)], 5)
         device.synchronize()
-        found = [device.read(t.buffer, t.offset, t.spec.nbytes) for t in tensors]
+        contents = [device.read(t.buffer, t.offset, t.spec.nbytes) for t in tensors]
         for i, tensor in enumerate(tensors):
             device.generate(tensor, 5, 3 + i)
         device.synchronize()
-        for raw, tensor in zip(found, tensors, strict=True):
+        for raw, tensor in zip(contents, tensors, strict=True):
             again = device.read(tensor.buffer, tensor.offset, tensor.spec.nbytes)
             assert np.array_equal(raw, again)
             device.free(tensor.buffer)
@@ -158,6 +161,7 @@ class DeviceContract:
         device.generate_all(numbered, 5)
         device.synchronize()
         assert device.count_changed(numbered, 5)() == [0, 0, 0, 0]
+        assert device.count_changed([], 5)() == []  # a call without arguments
         first, second, third, _ = tensors
         for tensor, at, count in ((first, 0, 1), (second, 698, 2), (third, 1024, 1)):
             width = tensor.spec.type.bits // 8
@@ -210,6 +214,7 @@ class DeviceContract:
         device.generate(tensor, 2, 1)
         where = np.array([0, 116, 5, 5, 64], np.int64)
         taken = device.take(tensor, where)
+        assert device.take(tensor, where[:0]).size == 0  # an output without a reference
         assert taken.dtype == storage(dtype)
         assert np.array_equal(taken, expected_bits(tensor.spec, 2, 1)[where])
         device.free(tensor.buffer)
@@ -242,8 +247,8 @@ class DeviceContract:
         assert device.count_poison(first, 0xFF) == 64
         device.free(first.buffer)
 
-    @pytest.mark.parametrize("place", ["first before", "last before", "first after", "last after"])
-    def test_a_write_into_a_guard_is_caught(self, device: Device, place: str) -> None:
+    @pytest.mark.parametrize("side", ["first before", "last before", "first after", "last after"])
+    def test_a_write_into_a_guard_is_caught(self, device: Device, side: str) -> None:
         tensor = make_tensor(device, "f16", (37,), role="out")
         end = tensor.offset + tensor.spec.nbytes
         where = {
@@ -251,7 +256,7 @@ class DeviceContract:
             "last before": tensor.offset - 1,
             "first after": end,
             "last after": end + GUARD_BYTES - 1,
-        }[place]
+        }[side]
         device.poison(tensor, 0xFF)
         device.synchronize()
         assert device.guards_intact(tensor)

@@ -46,8 +46,8 @@ class ImporterContract:
 
     def test_only_this_one_recognizes_the_sample(self) -> None:
         head = self.text.encode()
-        known = map(importers.registry.get, importers.registry.names())
-        assert [item.name for item in known if item.recognizes(self.file, head)] == [
+        importers_known = map(importers.registry.get, importers.registry.names())
+        assert [item.name for item in importers_known if item.recognizes(self.file, head)] == [
             self.the_importer.name
         ]
         assert not self.the_importer.recognizes(self.file, b"\0 something else \xff")

@@ -183,12 +183,16 @@ class OpContract(ABC):
         assert contraction.rows * contraction.cols == output.count
         for seed in range(3):
             signs = np.random.default_rng(seed).choice([-1.0, 1.0], contraction.cols)
-            both = project(contraction, tensors, signs)
-            scale = both.magnitude.max() * contraction.cols**0.5
-            np.testing.assert_allclose(both.got, both.expected, rtol=0, atol=1e-12 * scale)
-        np.testing.assert_allclose((both.out_norm**2).sum(), (reference.value**2).sum(), rtol=1e-9)
+            projections = project(contraction, tensors, signs)
+            scale = projections.magnitude.max() * contraction.cols**0.5
+            np.testing.assert_allclose(
+                projections.got, projections.expected, rtol=0, atol=1e-12 * scale
+            )
+        np.testing.assert_allclose(
+            (projections.out_norm**2).sum(), (reference.value**2).sum(), rtol=1e-9
+        )
         # The bound holds in each row, so also for the sum over rows.
-        assert (both.magnitude**2).sum() * (1 + 1e-9) >= (reference.magnitude**2).sum()
+        assert (projections.magnitude**2).sum() * (1 + 1e-9) >= (reference.magnitude**2).sum()
 
     def test_unknown_parameter_is_refused(self, example: Example) -> None:
         with pytest.raises(ProblemError, match="no_such_parameter"):
@@ -226,8 +230,8 @@ def arrays_of(op: Op, problem: Problem, seed: int = 1) -> dict[str, NDArray[np.f
 
 
 def _given(key: str) -> Example:
-    found = parse_key(key)
-    return {**found.dims, **found.dtypes, **found.options}
+    loose = parse_key(key)
+    return {**loose.dims, **loose.dtypes, **loose.options}
 
 
 def _label(example: Example) -> str:
@@ -236,10 +240,10 @@ def _label(example: Example) -> str:
 
 def _holds(when: str, problem: Problem) -> bool:
     """Return whether the conditions of a `TensorHelp` hold for a problem."""
-    given = {**problem.options, **problem.dtypes}
+    values = {**problem.options, **problem.dtypes}
     for clause in filter(None, when.split(", ")):
-        name, equal, words = clause.partition("=" if "=" in clause else "≠")
-        listed = given[name] in [parse_value(word) for word in words.split("|")]
+        name, equal, choices = clause.partition("=" if "=" in clause else "≠")
+        listed = values[name] in [parse_value(word) for word in choices.split("|")]
         if listed != (equal == "="):
             return False
     return True

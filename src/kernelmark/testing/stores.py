@@ -1,4 +1,6 @@
-"""Contract tests of stores. A plugin's tests inherit them and define how to open a store:
+"""Contract tests of stores, and Hypothesis strategies that draw values by the types of their
+fields, so that a new field is drawn, and must round-trip, without a change here. A plugin's tests
+inherit the contract and define how to open a store:
 
     class TestMyStore(StoreContract):
         @pytest.fixture
@@ -11,21 +13,26 @@ Every call of the opener returns a new `Store` on the same path, which is empty 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
-from collections.abc import Callable, Iterator
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from enum import StrEnum
+from typing import Any, get_args, get_origin
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kernelmark.core.dtype import DTYPES
 from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.errors import KernelmarkError, NothingToDo, StoreError, UsageError
 from kernelmark.core.metric import Metric, PointColumn, Roof
 from kernelmark.core.micro import MICRO_SUITE, ROOFS_SUITE
 from kernelmark.core.problem import Problem
-from kernelmark.core.reason import TEXT, Reason
+from kernelmark.core.reason import TEXT, Reason, failed_checks
 from kernelmark.core.result import (
     Block,
     Case,
@@ -39,10 +46,163 @@ from kernelmark.core.result import (
     StopReason,
     Telemetry,
 )
-from kernelmark.stores.store import Store
-from kernelmark.stores.tokens import Scope
+from kernelmark.core.timing import Timing
+from kernelmark.core.units import spread_text
+from kernelmark.stores.store import Scope, Store
 from kernelmark.testing.micro import micro_result
-from kernelmark.testing.strategies import results, same
+
+_names = st.from_regex(r"[a-z][a-z0-9_]{0,6}", fullmatch=True)
+_any_text = st.text(st.characters(), max_size=12)  # NUL and lone surrogates too
+
+
+def problems() -> st.SearchStrategy[Problem]:
+    """Return a strategy for legal problems of any op."""
+    options = st.booleans() | st.floats(allow_nan=False, allow_infinity=False)
+    return st.builds(
+        lambda op, dims, dtypes, options: Problem(
+            op=op,
+            dims={f"d_{name}": value for name, value in dims.items()},
+            dtypes={f"t_{name}": value for name, value in dtypes.items()},
+            options={f"o_{name}": value for name, value in options.items()},
+        ),
+        _names,
+        st.dictionaries(_names, st.integers(1, 2**40), max_size=3),
+        st.dictionaries(_names, st.sampled_from(sorted(DTYPES)), max_size=3),
+        st.dictionaries(_names, options, max_size=3),
+    )
+
+
+def timings() -> st.SearchStrategy[Timing]:
+    """Return a strategy for legal timings."""
+    positive = st.floats(1e-9, 9e5)
+    special: dict[str, st.SearchStrategy[Any]] = {
+        "processes": st.integers(1, 9),
+        "allocations": st.integers(1, 9),
+        "max_allocations": st.integers(9, 99),
+        "min_samples": st.integers(1, 99),
+        "threads": st.integers(0, 999),
+        "seed": st.integers(0, 2**40),
+    }
+    fields = dict.fromkeys(("min_sample_s", "target_rel_ci", "max_s", "warmup_s"), positive)
+    return _built(Timing, special | fields)
+
+
+def results() -> st.SearchStrategy[Result]:
+    """Return a strategy for results with every field drawn by its type."""
+    backends = st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=9)
+    values = (
+        _any_text | st.integers() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False)
+    )
+    cases = _built(
+        Case,
+        {
+            "problem": problems(),
+            "timing": timings(),
+            "backend": backends,
+            "config": st.dictionaries(_any_text, values, max_size=3),
+            "name": st.just(""),  # a store keeps it instead of the backend's path
+        },
+    )
+    counts = st.integers(0, 2**80)
+    # Ok results have no impossible values: limits are tested elsewhere.
+    figures = st.floats(0, 1e300)
+    metrics = _built(Metric, {"value": figures, "limit": st.none(), "least": st.none()})
+    columns = _built(PointColumn, {"name": _any_text.map("c_{}".format)})
+    cells = _any_text | st.integers() | st.booleans() | figures | st.none()
+    special = {
+        "metrics": st.lists(metrics, max_size=3).map(tuple),
+        "columns": st.lists(columns, max_size=3).map(tuple),
+        "rows": st.lists(st.dictionaries(_any_text, cells, max_size=3), max_size=3).map(tuple),
+        "case": cases,
+        "flops": counts,
+        "bytes": counts,
+        "measurement": st.none() | measurements(),
+    }
+    return _built(Result, special)
+
+
+def measurements() -> st.SearchStrategy[Measurement]:
+    """Return a strategy for legal measurements: times are positive and finite."""
+    times = st.lists(st.floats(5e-324, 1e300), min_size=1, max_size=4).map(tuple)
+    blocks = _built(Block, {"samples_s": times})
+    modes = _built(
+        Mode, {"value_s": st.floats(5e-324, 1e300), "share": st.floats(0, 1, exclude_min=True)}
+    )
+    special = {
+        "blocks": st.lists(blocks, min_size=1, max_size=4).map(tuple),
+        "modes": st.lists(modes, max_size=4).map(tuple),
+    }
+    return _built(Measurement, special)
+
+
+def _built(kind: type, special: Mapping[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[Any]:
+    hints = typing.get_type_hints(kind)
+    return st.builds(
+        kind,
+        **{
+            f.name: special[f.name] if f.name in special else _drawn(hints[f.name])
+            for f in dataclasses.fields(kind)
+        },
+    )
+
+
+@functools.cache
+def _drawn(hint: Any) -> st.SearchStrategy[Any]:
+    origin, items = get_origin(hint), get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return st.one_of(*(st.none() if i is type(None) else _drawn(i) for i in items))
+    if origin is typing.Literal:
+        return st.sampled_from(items)
+    if origin is tuple:
+        return st.lists(_drawn(items[0]), max_size=4).map(tuple)
+    if origin is not None and issubclass(origin, Mapping):
+        return st.dictionaries(_any_text, _drawn(items[1]), max_size=3)
+    if dataclasses.is_dataclass(hint):
+        return _built(typing.cast(type, hint), {})
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return st.sampled_from(list(hint))
+    simple: dict[Any, st.SearchStrategy[Any]] = {
+        Reason: reasons(),
+        float: st.floats(),
+        int: st.integers(0, 2**53),
+        str: _any_text,
+        bool: st.booleans(),
+    }
+    return simple[hint]
+
+
+def reasons() -> st.SearchStrategy[Reason]:
+    """Return a strategy for sentences and for reasons with numbers, lists and causes."""
+    plain = _any_text.map(Reason.of)
+    limit = st.floats(allow_nan=False)
+    wide = st.builds(
+        lambda width: Reason(
+            f"interval: {spread_text(width)} is above the target of "
+            f"{spread_text(0.1)}: allow more time (--max-s) or more blocks (max_allocations)",
+            "interval-above-target",
+            width=width,
+            target=0.1,
+        ),
+        limit,
+    )
+    many = st.lists(st.one_of(plain, wide), max_size=3).map(lambda found: failed_checks(found, 2))
+    caused = st.builds(
+        lambda cause: Reason(f"not cross-checked: {cause}", "not-cross-checked", cause=cause), many
+    )
+    return st.one_of(plain, wide, many, caused)
+
+
+def same(left: object, right: object) -> bool:
+    """Return whether values are bit-identical: nan equals nan, and -0.0 differs from 0.0."""
+    return type(left) is type(right) and _all_values(left) == _all_values(right)
+
+
+def _all_values(value: object) -> str:
+    """Return a value as text; `repr` of a Result is a summary."""
+    if isinstance(value, Result):
+        return repr([getattr(value, field.name) for field in dataclasses.fields(value)])
+    return repr(value)
+
 
 Opener = Callable[[], Store]
 
@@ -54,11 +214,11 @@ def problem(size: int) -> Problem:
 
 def measured(case: Case, *blocks: tuple[float, ...], process: int = 0, arch: str = "a") -> Result:
     """Return an ok result with these blocks of samples, in seconds."""
-    made = tuple(
+    measured_blocks = tuple(
         Block(process=process, allocation=i, samples_s=samples) for i, samples in enumerate(blocks)
     )
     measurement = Measurement(
-        blocks=made,
+        blocks=measured_blocks,
         low_s=min(min(samples) for samples in blocks),
         high_s=max(max(samples) for samples in blocks),
         method="loop",
@@ -133,8 +293,8 @@ class StoreContract:
             store.add_results(run.id, [result], process=number)
         back = list(store.results(run.id))
         assert len(back) == len(new)
-        for one, other in zip(back, new, strict=True):
-            assert same(_ordered(one), _ordered(other))
+        for stored, other in zip(back, new, strict=True):
+            assert same(_ordered(stored), _ordered(other))
 
     def test_a_named_kernel_comes_back_under_its_name(
         self, store: Store, new_run: Callable[..., Run]
@@ -200,12 +360,12 @@ class StoreContract:
 
     def test_results_can_be_selected(self, store: Store, new_run: Callable[..., Run]) -> None:
         run = new_run()
-        one, two = (Case(problem=problem(m), backend=b) for m, b in ((1, "numpy"), (2, "torch")))
+        first, two = (Case(problem=problem(m), backend=b) for m, b in ((1, "numpy"), (2, "torch")))
         failed = Result(case=two, device="cpu", status=Status.WRONG)
-        store.add_results(run.id, [measured(one, (1.0,)), failed])
+        store.add_results(run.id, [measured(first, (1.0,)), failed])
         assert list(store.results(run.id, backend="torch")) == [failed]
         assert list(store.results(run.id, status=Status.WRONG)) == [failed]
-        assert [r.case for r in store.results(run.id, problem=problem(1))] == [one]
+        assert [r.case for r in store.results(run.id, problem=problem(1))] == [first]
         assert list(store.results(run.id, op="conv")) == []
 
     def test_an_unknown_run_is_refused(self, store: Store) -> None:
@@ -263,6 +423,7 @@ class StoreContract:
                 store.run(bad)
             assert "run-0002 (head)" in str(error.value.hint)
             assert len(error.value.message) < 200
+        assert store.roofs(device="\0", arch="\ud800") == ()
 
     def test_latest_counts_runs_of_cases_only(
         self, store: Store, new_run: Callable[..., Run]
@@ -283,18 +444,18 @@ class StoreContract:
         assert "2" in raised.value.message
 
     def test_pins(self, store: Store, new_run: Callable[..., Run]) -> None:
-        one, two = new_run(), new_run()
+        first, two = new_run(), new_run()
         assert store.pinned("golden") is None
-        store.pin("golden", one.id)
+        store.pin("golden", first.id)
         store.pin("golden", two.id)
-        store.pin("older", one.id)
+        store.pin("older", first.id)
         assert store.pinned("golden") == two.id
-        assert store.pins() == {"golden": two.id, "older": one.id}
+        assert store.pins() == {"golden": two.id, "older": first.id}
         store.unpin("golden")
-        assert store.pins() == {"older": one.id}
+        assert store.pins() == {"older": first.id}
         for bad in ("latest", "latest~2", "", "a b", "x\0"):
             with _refused(UsageError):
-                store.pin(bad, one.id)
+                store.pin(bad, first.id)
         with _refused(UsageError, "run-unknown"):
             store.pin("golden", "nothing")
 
@@ -318,8 +479,8 @@ class StoreContract:
     def test_runs_are_found_page_by_page(self, store: Store, new_run: Callable[..., Run]) -> None:
         for number in range(5):
             new_run(label="50%_" if number % 2 else "nightly", suite="Demo")
-        found, total = store.find_runs(limit=2, offset=1)
-        assert ([run.id for run in found], total) == (["run-0003", "run-0002"], 5)
+        page, total = store.find_runs(limit=2, offset=1)
+        assert ([run.id for run in page], total) == (["run-0003", "run-0002"], 5)
         assert store.find_runs(limit=9, label="nightly")[1] == 3
         assert store.find_runs(limit=9, text="%_")[1] == 2  # literal, not a pattern
         assert store.find_runs(limit=9, text="demo")[1] == 5
@@ -340,21 +501,21 @@ class StoreContract:
         self, store: Store, new_run: Callable[..., Run], environment: Environment
     ) -> None:
         other = dataclasses.replace(environment, host="other")
-        for place in (environment, other, environment):
-            new_run(environment=place)
-        found = store.environments()
-        assert [(p.environment, p.runs, p.newest) for p in found] == [
+        for environment_of_run in (environment, other, environment):
+            new_run(environment=environment_of_run)
+        environments = store.environments()
+        assert [(p.environment, p.runs, p.newest) for p in environments] == [
             (environment, 2, 1002.0),
             (other, 1, 1001.0),
         ]
-        assert found[0].fingerprint == environment.fingerprint
+        assert environments[0].fingerprint == environment.fingerprint
 
     def test_a_token_is_found_until_it_is_revoked(self, opener: Opener, store: Store) -> None:
         secret = store.create_token("host", Scope.WRITE)
         with opener() as other:
-            found = other.find_token(secret)
-            assert found is not None
-            assert (found.name, found.scope) == ("host", Scope.WRITE)
+            stored_token = other.find_token(secret)
+            assert stored_token is not None
+            assert (stored_token.name, stored_token.scope) == ("host", Scope.WRITE)
             assert other.find_token(f"{secret}x") is None
         assert [token.name for token in store.tokens()] == ["host"]
         with pytest.raises(UsageError):
@@ -451,9 +612,9 @@ class StoreContract:
         self, store: Store, new_run: Callable[..., Run]
     ) -> None:
         late, early = new_run(started=9.0), new_run(started=5.0)
-        one, two = (Case(problem=problem(m), backend="numpy") for m in (1, 2))
-        store.add_results(late.id, [measured(one, (1.0,))])
-        store.add_results(early.id, [measured(one, (2.0,)), measured(two, (3.0,))])
+        first, two = (Case(problem=problem(m), backend="numpy") for m in (1, 2))
+        store.add_results(late.id, [measured(first, (1.0,))])
+        store.add_results(early.id, [measured(first, (2.0,)), measured(two, (3.0,))])
         points = store.latest(backend="numpy")
         assert [(p.run_id, p.median_s) for p in points] == [(late.id, 1.0), (early.id, 3.0)]
         assert len(store.latest()) == 2
@@ -465,25 +626,25 @@ class StoreContract:
         self, store: Store, new_run: Callable[..., Run], environment: Environment
     ) -> None:
         run = Run(id="from-file", started=5.0, environment=environment)
-        found = tuple(
+        results = tuple(
             measured(Case(problem=problem(m), backend="numpy"), (1.0,)) for m in range(1, 4)
         )
-        first = store.add_result_set(ResultSet(run=run, results=found[:2]))
+        first = store.add_result_set(ResultSet(run=run, results=results[:2]))
         assert (first.added, first.known, first.changed) == (2, 0, True)
-        again = store.add_result_set(ResultSet(run=run, results=found[:2]))
+        again = store.add_result_set(ResultSet(run=run, results=results[:2]))
         assert (again.added, again.known, again.changed) == (0, 2, False)
         assert "already in the store" in str(again)
         done = dataclasses.replace(run, state=RunState.DONE)
-        longer = store.add_result_set(ResultSet(run=done, results=found))
+        longer = store.add_result_set(ResultSet(run=done, results=results))
         assert (longer.added, longer.known, longer.changed) == (1, 2, True)
-        assert store.result_set(run.id) == ResultSet(run=done, results=found)
-        by_process = (found[0], measured(found[0].case, (2.0,), process=1), *found[1:])
+        assert store.result_set(run.id) == ResultSet(run=done, results=results)
+        by_process = (results[0], measured(results[0].case, (2.0,), process=1), *results[1:])
         widened = store.add_result_set(ResultSet(run=done, results=by_process))
         assert (widened.added, widened.known) == (1, 3)
-        assert store.result_set(run.id).results == (*found, by_process[1])
+        assert store.result_set(run.id).results == (*results, by_process[1])
         stranger = dataclasses.replace(run, started=6.0)
         with _refused(StoreError, "run-differs"):
-            store.add_result_set(ResultSet(run=stranger, results=found))
+            store.add_result_set(ResultSet(run=stranger, results=results))
 
     # Roofs
 

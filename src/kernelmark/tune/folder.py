@@ -30,7 +30,7 @@ _DIGITS = re.compile(r"(\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class FolderState:
     """The content of state.json. `names` maps a problem's key to its plan's name; `written` maps a
     plan's name to the digest of the file that `kmark tune plan` wrote last."""
 
@@ -106,7 +106,7 @@ class TuningFolder:
         """Return the names of the existing plans, BBS_TN_2 before BBS_TN_10."""
         return sorted((path.stem for path in self.plans.glob("*.toml")), key=_natural)
 
-    def read_state(self) -> State:
+    def read_state(self) -> FolderState:
         """Load state.json; return an empty state if the file does not exist yet."""
         try:
             document = json.loads(self.state.read_text(encoding="utf-8"))
@@ -114,7 +114,7 @@ class TuningFolder:
             if not all(isinstance(x, str) for x in (*names.values(), *written.values())):
                 raise TypeError
         except FileNotFoundError:
-            return State()
+            return FolderState()
         except OSError as error:
             raise unreadable(self.state, error) from None
         except (ValueError, TypeError, KeyError, AttributeError):
@@ -122,9 +122,9 @@ class TuningFolder:
                 f"{self.state}: was not written by kmark",
                 hint="delete it: names are then taken from the plans, which all count as edited",
             ) from None
-        return State(names=FrozenDict(names), written=FrozenDict(written))
+        return FolderState(names=FrozenDict(names), written=FrozenDict(written))
 
-    def write_state(self, state: State) -> None:
+    def write_state(self, state: FolderState) -> None:
         document = {"version": _VERSION, "names": dict(state.names), "written": dict(state.written)}
         write_whole(self.state, files.json_text(document))
 

@@ -1,29 +1,40 @@
-"""The dashboard server: pages are cached as bytes and rebuilt when the store changes."""
+"""The dashboard server: its process, and pages that are cached as bytes and rebuilt when the store
+changes.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import gzip
 import hashlib
 import logging
+import socket
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import Response, StreamingResponse
 from starlette.exceptions import HTTPException
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 import kernelmark
-from kernelmark.core.errors import KernelmarkError, NothingToDo, StoreError
+from kernelmark.core.errors import KernelmarkError, NothingToDo, StoreError, UsageError
+from kernelmark.stores import open_store
+from kernelmark.stores.store import Store
 from kernelmark.web import ingest, rendering
-from kernelmark.web.ingest import Access, Headers, Refusal
+from kernelmark.web.ingest import LOCAL_NAMES, Access, Headers
+from kernelmark.web.pages.kernels import rows_of
 from kernelmark.web.pages.parts import Field, Page
-from kernelmark.web.rendering import VIEWS, View, server_url
+from kernelmark.web.receiving import Refusal
+from kernelmark.web.rendering import VIEWS, View, server_url, warm_up
 from kernelmark.web.source import Source
 
 _KEPT = 512  # pages
@@ -49,7 +60,7 @@ _FORMAT = Field(name="format", help="html, json, csv or svg: the figure", choice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Made:
+class _Rendered:
     """A rendered page as bytes, with the stamp of the store it was built from."""
 
     stamp: str
@@ -65,20 +76,20 @@ class _Pages:
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._made: OrderedDict[tuple[object, ...], _Made] = OrderedDict()
+        self._rendered: OrderedDict[tuple[object, ...], _Rendered] = OrderedDict()
         self._bytes = 0
-        self._pending: dict[tuple[object, ...], asyncio.Future[_Made]] = {}
+        self._pending: dict[tuple[object, ...], asyncio.Future[_Rendered]] = {}
         self._threads = ThreadPoolExecutor(_BUILDERS, thread_name_prefix="page")
         self._drawing = ThreadPoolExecutor(1, thread_name_prefix="figure")
         self._built: OrderedDict[tuple[object, ...], tuple[Page, int]] = OrderedDict()
         self._building = threading.Lock()
 
-    async def page(self, name: str, form: str, params: Mapping[str, str]) -> _Made:
+    async def page(self, name: str, form: str, params: Mapping[str, str]) -> _Rendered:
         key = (name, form, *sorted(params.items()))
         stamp = self._source.stamp
-        made = self._made.get(key)
+        made = self._rendered.get(key)
         if made is not None and made.stamp == stamp:
-            self._made.move_to_end(key)
+            self._rendered.move_to_end(key)
             return made
         waiting = self._pending.get(key)
         if waiting is None:
@@ -92,14 +103,16 @@ class _Pages:
             self._keep(key, made)
         return made
 
-    def _keep(self, key: tuple[object, ...], made: _Made) -> None:
-        old = self._made.pop(key, None)
-        self._bytes += len(made.body) - (len(old.body) if old else 0)
-        self._made[key] = made
-        while len(self._made) > _KEPT or (self._bytes > _KEPT_BYTES and len(self._made) > 1):
-            self._bytes -= len(self._made.popitem(last=False)[1].body)
+    def _keep(self, key: tuple[object, ...], rendered: _Rendered) -> None:
+        old = self._rendered.pop(key, None)
+        self._bytes += len(rendered.body) - (len(old.body) if old else 0)
+        self._rendered[key] = rendered
+        while len(self._rendered) > _KEPT or (
+            self._bytes > _KEPT_BYTES and len(self._rendered) > 1
+        ):
+            self._bytes -= len(self._rendered.popitem(last=False)[1].body)
 
-    def _make(self, name: str, form: str, params: Mapping[str, str], stamp: str) -> _Made:
+    def _make(self, name: str, form: str, params: Mapping[str, str], stamp: str) -> _Rendered:
         whole = {**params, "rows": "all"} if form == "csv" else params
         page, status = self._page(name, whole, stamp)
         if form == "svg":
@@ -112,14 +125,14 @@ class _Pages:
         with self._building:
             if key in self._built:
                 return self._built[key]
-        made = self._build(name, params)
+        page = self._build(name, params)
         # Pages with all rows are too large to keep.
-        if "rows" not in params and made[1] < 500:
+        if "rows" not in params and page[1] < 500:
             with self._building:
-                self._built[key] = made
+                self._built[key] = page
                 while len(self._built) > _BUILT:
                     self._built.popitem(last=False)
-        return made
+        return page
 
     def _build(self, name: str, params: Mapping[str, str]) -> tuple[Page, int]:
         try:
@@ -153,11 +166,11 @@ class _Pages:
             twins["SVG"] = figure_url
         if status != 200:
             return rendering.html("search", page, server_url)
-        made = rendering.html(
+        html = rendering.html(
             name, page, server_url, twins=twins, figure_url=figure_url, live="/events"
         )
         # The browser compares this digest to detect a changed page.
-        return made.replace(_MAIN, b'%s data-digest="%s"' % (_MAIN, _digest(made).encode()), 1)
+        return html.replace(_MAIN, b'%s data-digest="%s"' % (_MAIN, _digest(html).encode()), 1)
 
 
 _TITLES = {"store": "The store does not answer", "internal": "Internal error"}
@@ -170,7 +183,7 @@ def _problem(error: KernelmarkError, code: str) -> Page:
     }
 
 
-def _figure(page: Page, stamp: str, status: int) -> _Made:
+def _figure(page: Page, stamp: str, status: int) -> _Rendered:
     """Return the page's figure as SVG, or an error as JSON."""
     if status == 200:
         try:
@@ -188,8 +201,8 @@ def _digest(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()[:24]
 
 
-def _packed(body: bytes, stamp: str, form: str, status: int) -> _Made:
-    return _Made(
+def _packed(body: bytes, stamp: str, form: str, status: int) -> _Rendered:
+    return _Rendered(
         stamp=stamp,
         body=body,
         packed=gzip.compress(body, 5, mtime=0) if len(body) > _SMALL else b"",
@@ -199,23 +212,23 @@ def _packed(body: bytes, stamp: str, form: str, status: int) -> _Made:
     )
 
 
-def _response(request: Request, made: _Made) -> Response:
-    headers = {"etag": made.etag, "cache-control": "no-cache", "vary": "accept-encoding"}
-    if made.status == 200 and made.etag in request.headers.get("if-none-match", ""):
+def _response(request: Request, rendered: _Rendered) -> Response:
+    headers = {"etag": rendered.etag, "cache-control": "no-cache", "vary": "accept-encoding"}
+    if rendered.status == 200 and rendered.etag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
-    packed = made.packed and "gzip" in request.headers.get("accept-encoding", "")
+    packed = rendered.packed and "gzip" in request.headers.get("accept-encoding", "")
     if packed:
         headers["content-encoding"] = "gzip"
-    body = made.packed if packed else made.body
-    return Response(body, status_code=made.status, media_type=made.type, headers=headers)
+    body = rendered.packed if packed else rendered.body
+    return Response(body, status_code=rendered.status, media_type=rendered.type, headers=headers)
 
 
 def _parse_params(request: Request, view: View) -> tuple[str, dict[str, str]]:
     """Return the format and the parameters of a request; refuse unknown or overlong ones."""
-    known = {field.name: field for field in (*view.fields, _FORMAT)}
+    fields = {field.name: field for field in (*view.fields, _FORMAT)}
     params: dict[str, str] = {}
     for name, value in request.query_params.items():
-        field = known.get(name)
+        field = fields.get(name)
         if field is None:
             raise Refusal(status=400, code="parameter", message=f"unknown parameter {name[:40]!r}")
         if len(value) > _LONGEST:
@@ -248,13 +261,14 @@ def create_app(
     """Return the application. `local` serves this machine only, without tokens; `public` serves
     everyone, read-only."""
     access = Access(source.store, local=local, public=public)
-    made = _Pages(source)
+    pages = _Pages(source)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         source.start()
         yield
         source.stop()
+        receiver.close()
 
     app = FastAPI(
         title="kernelmark",
@@ -275,12 +289,12 @@ def create_app(
         async def page(request: Request) -> Response:
             check_reader(request)
             form, params = _parse_params(request, view)
-            return _response(request, await made.page(name, form, params))
+            return _response(request, await pages.page(name, form, params))
 
         async def twin(request: Request) -> Response:
             check_reader(request)
             _, params = _parse_params(request, view)
-            return _response(request, await made.page(name, "json", params))
+            return _response(request, await pages.page(name, "json", params))
 
         parts = _path_parameters(view)
         described = [_described(field) for field in view.fields]
@@ -347,7 +361,7 @@ def create_app(
         headers = {"cache-control": "no-store"}
         return StreamingResponse(changes(), media_type="text/event-stream", headers=headers)
 
-    ingest.add_routes(app, source.store, access, limits or ingest.Limits())
+    receiver = ingest.add_routes(app, source.store, access, limits or ingest.Limits())
 
     @app.exception_handler(Refusal)
     async def refused(request: Request, error: Refusal) -> Response:
@@ -374,8 +388,8 @@ def _refused(
     plain = request.url.path.startswith("/api/") or request.url.path.endswith(".json")
     form = "html" if wants_page and not plain else "json"
     body = rendering.html("search", page, server_url) if form == "html" else _error_json(page)
-    given = {**(headers or {}), **error.headers, "cache-control": "no-store"}
-    return Response(body, status_code=error.status, media_type=_TYPES[form], headers=given)
+    all_headers = {**(headers or {}), **error.headers, "cache-control": "no-store"}
+    return Response(body, status_code=error.status, media_type=_TYPES[form], headers=all_headers)
 
 
 def _error_json(page: Page) -> bytes:
@@ -408,3 +422,97 @@ def _path_parameters(view: View) -> list[dict[str, Any]]:
     names = [part.partition("}")[0] for part in view.path.split("{")[1:]]
     kind = {"type": "string", "minLength": 1, "maxLength": _LONGEST}
     return [{"name": name, "in": "path", "required": True, "schema": kind} for name in names]
+
+
+_BACKLOG = 512
+# A summary is hundreds of thousands of objects without cycles. With the default thresholds, the
+# garbage collector traverses all of them every few runs read, which takes longer than reading a
+# run.
+_GC_THRESHOLDS = (20_000, 20, 50)
+_READ_ONLY = ("store-read-only", "store-folder-read-only")
+IDLE_S = 15.0
+_END_S = 2  # for requests in flight when the server is stopped
+
+
+def open_served(where: str | None, *, public: bool) -> Store:
+    """Return the store to serve; read-only in public mode or without write permission."""
+    try:
+        return open_store(where, readonly=public)
+    except StoreError as error:
+        if error.message.code not in _READ_ONLY:
+            raise
+        return open_store(where, readonly=True)
+
+
+def serve(
+    store: Store,
+    *,
+    host: str,
+    port: int,
+    public: bool,
+    tuning: Sequence[Path],
+    on_message: Callable[[str], None],
+) -> int:
+    """Serve until a signal arrives; return the exit code 0."""
+    source = Source(store, tuning, prepare=rows_of)
+    bound = _bind(host, port)
+    app = create_app(
+        source, local=host in LOCAL_NAMES, public=public, is_closing=lambda: server.should_exit
+    )
+    config = uvicorn.Config(
+        app,
+        http=_Impatient,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        date_header=True,
+        timeout_graceful_shutdown=_END_S,
+        backlog=_BACKLOG,
+    )
+    server = uvicorn.Server(config)
+    gc.set_threshold(*_GC_THRESHOLDS)
+    threading.Thread(target=warm_up, name="warm-up", daemon=True).start()
+    shown = f"[{host}]" if ":" in host else host
+    on_message(
+        f"serving {store.where} at http://{shown}:{bound.getsockname()[1]}/ (Ctrl-C ends it)"
+    )
+    try:
+        server.run(sockets=[bound])
+    except KeyboardInterrupt:  # uvicorn re-raises the signal after it has shut down
+        pass
+    finally:
+        bound.close()
+    return 0
+
+
+class _Impatient(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    """Closes a connection on which no request began for a while, because it is idle or its headers
+    arrive slowly; uvicorn has a limit only between the requests of a connection."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.loop.call_later(IDLE_S, self._look, self.cycle)
+
+    def _look(self, before: object) -> None:
+        idle = self.cycle is None or self.cycle.response_complete
+        if idle and self.cycle is before:
+            self.transport.close()
+        elif not self.transport.is_closing():
+            self.loop.call_later(IDLE_S, self._look, self.cycle)
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        # asyncio disables Nagle's algorithm only for sockets with an explicit TCP protocol. With
+        # Nagle, a response's body waits for the ACK of its headers, which clients delay by 40 ms.
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(_BACKLOG)  # from here on clients queue instead of being refused
+    except (OSError, ValueError) as error:  # ValueError: a label that is too long, or NUL
+        cause = getattr(error, "strerror", None) or str(error)
+        raise UsageError(
+            f"cannot serve at {host}:{port}: {cause}", hint="choose another --port or --host"
+        ) from None
+    return listener

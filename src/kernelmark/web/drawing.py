@@ -15,6 +15,7 @@ import threading
 from typing import Any
 
 from kernelmark.core.errors import KernelmarkError
+from kernelmark.host.processes import own_command
 from kernelmark.report import vega
 
 _NICENESS = 5  # pages have priority
@@ -53,7 +54,7 @@ class Drawer:
     def _running(self) -> subprocess.Popen[str]:
         if self._process is None or self._process.poll() is not None:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__],
+                own_command(__name__),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,

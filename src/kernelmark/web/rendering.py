@@ -152,10 +152,10 @@ def state(name: str, *, suppressed: bool = False) -> Markup:
 
 def spark(values: Sequence[float | None]) -> str:
     """Return the sparkline of a series; a failure is a cross at the bottom."""
-    known = [math.log(value) for value in values if value and value > 0]
-    if not known:
+    logs = [math.log(value) for value in values if value and value > 0]
+    if not logs:
         return NONE
-    low, high = min(known), max(known)
+    low, high = min(logs), max(logs)
     spare = max(_FLAT - (high - low), 0.0) / 2 + 1e-9
     low, high = low - spare, high + spare
     step = (_SPARK_WIDTH - 6) / max(len(values) - 1, 1)
@@ -304,7 +304,7 @@ def server_url(page: str, *parts: str, **query: str) -> str:
 
 @functools.cache
 def _templates() -> Environment:
-    made = Environment(
+    environment = Environment(
         loader=FileSystemLoader(FOLDER / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -313,7 +313,7 @@ def _templates() -> Environment:
         # Names come from files: remove control characters from everything that reaches a page.
         finalize=lambda value: printable(value) if type(value) is str else value,
     )
-    made.globals |= {
+    environment.globals |= {
         "table_row": table_row,
         "state": state,
         "figure": figure,
@@ -323,7 +323,7 @@ def _templates() -> Environment:
         "numbers": NUMBERS,
         "version": kernelmark.__version__,
     }
-    return made
+    return environment
 
 
 def html(
@@ -402,5 +402,5 @@ def _finite(value: Any) -> Any:
     if isinstance(value, str):
         return str(value)
     if isinstance(value, Mapping):
-        return {key: _finite(one) for key, one in value.items()}
+        return {key: _finite(member) for key, member in value.items()}
     return [_finite(item) for item in value] if isinstance(value, list | tuple) else value

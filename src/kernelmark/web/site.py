@@ -58,16 +58,22 @@ def write_site(source: Source, folder: Path, *, runs: int) -> int:
         if (base.label, base.suite) == (head.label, head.suite):
             params = {"base": base.id, "head": head.id}
             pages[_stem("compare", **params)] = ("compare", {**params, **_ALL})
+    ids = {run.id for run in newest}
     for kernel in summary.kernels:
-        given = {"arch": kernel.arch, "metric": kernel.story.newest.metric}
-        pages[_stem("series", kernel.case_id, **given)] = (
+        if kernel.story.newest.run_id not in ids:
+            continue
+        query = {"arch": kernel.arch, "metric": kernel.story.newest.metric}
+        pages[_stem("series", kernel.case_id, **query)] = (
             "series",
-            {"case_id": kernel.case_id, **given, **_ALL},
+            {"case_id": kernel.case_id, **query, **_ALL},
         )
-    for place in source.store.environments():
-        pages[_stem("environment", place.fingerprint)] = (
+    fingerprints = {run.environment.fingerprint for run in newest}
+    for environment in source.store.environments():
+        if environment.fingerprint not in fingerprints:
+            continue
+        pages[_stem("environment", environment.fingerprint)] = (
             "environment",
-            {"fingerprint": place.fingerprint},
+            {"fingerprint": environment.fingerprint},
         )
     for path in source.tuning:
         pages[_stem("session", path.name)] = ("session", {"name": path.name})
@@ -121,9 +127,11 @@ def _urls(up: str, pages: dict[str, tuple[str, Params]]) -> Urls:
 
 def _stem(page: str, *parts: str, **query: str) -> str:
     """Return the file of a page without suffix; names that are not valid file names are hashed."""
-    words = [page, *parts, *(value for _, value in sorted(query.items()) if value)]
-    text = "-".join(words[1:])
+    parts_of_name = [page, *parts, *(value for _, value in sorted(query.items()) if value)]
+    text = "-".join(parts_of_name[1:])
     if _UNSAFE.search(text) or len(text) > 150 or text.startswith("."):
-        digest = hashlib.sha256("\0".join(words).encode("utf-8", "surrogatepass")).hexdigest()
+        digest = hashlib.sha256(
+            "\0".join(parts_of_name).encode("utf-8", "surrogatepass")
+        ).hexdigest()
         text = f"{_UNSAFE.sub('_', text)[:60]}-{digest[:12]}"
     return f"{page}/{text}"

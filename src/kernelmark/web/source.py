@@ -20,13 +20,13 @@ from typing import Any, TypeVar
 from kernelmark.api.compare import assembled, compare, placed, series_runs
 from kernelmark.api.results import Results
 from kernelmark.api.roofs import stored_roofs
-from kernelmark.compare.history import History, SeriesStep, Story, story
+from kernelmark.compare.history import History, Marks, SeriesStep, Story, story
 from kernelmark.compare.verdicts import Comparison
 from kernelmark.core.result import ResultSet, Run, RunState, Status
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.report.results import Share
+from kernelmark.stores import SeriesPoint
 from kernelmark.stores.store import Store
-from kernelmark.stores.values import SeriesPoint
 
 RUNS = 60  # newest runs over which series are judged
 RECENT = 10  # newest runs whose changes count as news
@@ -63,34 +63,37 @@ class Kernel:
     def change(self) -> float | None:
         """The newest point over its expected value, or the ratio of the step that explains it."""
         screen = self.story.screen
-        return self.step.ratio if self.step and not screen.flagged else screen.ratio
+        if self.step and not screen.flagged:
+            return self.step.ratio
+        return screen.ratio if screen.low_s else None
 
     @property
     def since(self) -> str:
         """The run in which the change began; "" without a change."""
-        if self.story.screen.flagged or self.state == "broken":
+        if self.story.screen.flagged or self.story.is_regression:
             return self.story.change[1]
         return self.step.run_id if self.step else ""
 
     @property
     def state(self) -> str:
-        """One of broken, slower, faster, failed, unsupported, new and steady."""
+        """One of broken, slower, faster, accepted, failed, unsupported, new and steady."""
         story = self.story
-        if story.screen.flagged or story.screen.status is VerdictStatus.BROKEN:
+        if story.screen.flagged or story.is_regression:
             return story.screen.status.value
+        if story.accepted is not None:
+            return "accepted"
         if story.newest.status is not Status.OK:
             return "failed" if story.newest.status.failed else "unsupported"
-        if self.step is not None:
-            return (
-                "slower" if (self.step.ratio > 1) != (story.newest.better == "higher") else "faster"
-            )
+        if self.step is not None and (self.step.ratio < 1) != (story.newest.better == "higher"):
+            return "faster"
         return "new" if story.screen.status is VerdictStatus.NEW else "steady"
 
     @property
     def is_news(self) -> bool:
-        """Whether the series changed recently and its alarm is not suppressed."""
-        changed = self.state in ("slower", "faster", "broken")
-        return changed and self.is_recent and not self.story.held
+        """Whether the series has an open regression or became faster recently, and its alarm is not
+        suppressed."""
+        is_faster = self.state == "faster" and self.is_recent
+        return (self.story.is_regression or is_faster) and not self.story.held
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,9 +108,9 @@ class Summary:
 
     def kernel(self, case_id: str, arch: str, metric: str = "") -> Kernel | None:
         """Return the series with this case, architecture and metric."""
-        wanted = case_id, arch, metric
+        key = case_id, arch, metric
         return next(
-            (k for k in self.kernels if (k.case_id, k.arch, k.story.newest.metric) == wanted), None
+            (k for k in self.kernels if (k.case_id, k.arch, k.story.newest.metric) == key), None
         )
 
 
@@ -129,7 +132,7 @@ class Source:
         self._results: OrderedDict[tuple[object, ...], Results] = OrderedDict()
         self._comparisons: OrderedDict[tuple[object, ...], Comparison] = OrderedDict()
         self._points: dict[str, tuple[object, list[SeriesPoint]]] = {}
-        self._stories: dict[str, tuple[list[SeriesPoint], Story]] = {}
+        self._stories: dict[str, tuple[object, Story]] = {}
         self._summary: Summary | None = None
         self._refreshing = threading.Lock()
         self._reading = threading.Lock()
@@ -150,8 +153,8 @@ class Source:
 
     def _results_of(self, run: Run, key: tuple[object, ...]) -> Results:
         def read() -> Results:
-            found = self.store.result_set(run.id)
-            return Results(found, stored_roofs(self.store, found))
+            result_set = self.store.result_set(run.id)
+            return Results(result_set, stored_roofs(self.store, result_set))
 
         return self._cached(self._results, key, read, _KEPT_RESULTS)
 
@@ -167,12 +170,12 @@ class Source:
             if key in cache:
                 cache.move_to_end(key)
                 return cache[key]
-        made = make()
+        value = make()
         with self._reading:
-            cache[key] = made
+            cache[key] = value
             while len(cache) > most:
                 cache.popitem(last=False)
-        return made
+        return value
 
     def results_like(self, ref: str, case_id: str) -> Results:
         """Return a run with the results for one case's problem, which are shown together. Only
@@ -182,10 +185,10 @@ class Source:
             whole = self._results.get(self._state(run))
         if whole is not None:
             return whole
-        one = next(self.store.results(run.id, case_id=case_id), None)
-        same = self.store.results(run.id, problem=one.case.problem) if one else ()
-        found = ResultSet(run=run, results=tuple(same))
-        return Results(found, stored_roofs(self.store, found))
+        sample = next(self.store.results(run.id, case_id=case_id), None)
+        same = self.store.results(run.id, problem=sample.case.problem) if sample else ()
+        result_set = ResultSet(run=run, results=tuple(same))
+        return Results(result_set, stored_roofs(self.store, result_set))
 
     def comparison(self, base: Run, head: Run, rule: str) -> Comparison:
         """Return the comparison of two runs, cached."""
@@ -241,18 +244,18 @@ class Source:
             version = self.store.version()
             runs = series_runs(self.store, self._runs)
             points = placed(self._fetch(runs), {run.id: run for run in runs})
-            history = assembled(self._judged(points), runs) if points else None
+            history = assembled(self._judged(points, self.store.marks()), runs) if points else None
             shares = self._shares(history) if history else {}
-            made = Summary(
+            summary = Summary(
                 number=self._summary.number + 1 if self._summary else 1,
                 version=version,
                 history=history,
                 kernels=_kernels(history, shares) if history else (),
             )
-            self._prepare(made)
-            self._summary = made
+            self._prepare(summary)
+            self._summary = summary
             self._ready.set()
-            return made
+            return summary
 
     def _fetch(self, runs: Sequence[Run]) -> list[SeriesPoint]:
         """Return the points of these runs, oldest first; only changed runs are read."""
@@ -268,15 +271,17 @@ class Source:
         self._points = fresh
         return [point for run in reversed(runs) for point in fresh[run.id][1]]
 
-    def _judged(self, points: Sequence[SeriesPoint]) -> list[Story]:
-        """Return each series with its steps and screen; only series with new points are judged."""
+    def _judged(self, points: Sequence[SeriesPoint], marks: Marks) -> list[Story]:
+        """Return each series with its steps and screen; only series with new points or marks are
+        judged."""
         found: dict[str, list[SeriesPoint]] = {}
         for point in points:
             found.setdefault(point.series, []).append(point)
-        made: dict[str, tuple[list[SeriesPoint], Story]] = {}
+        made: dict[str, tuple[object, Story]] = {}
         for series, mine in found.items():
-            known = self._stories.get(series)
-            made[series] = known if known and known[0] == mine else (mine, story(mine))
+            known, key = self._stories.get(series), (mine, marks.get(series, ()))
+            is_same = known is not None and known[0] == key
+            made[series] = known if known and is_same else (key, story(mine, marks=key[1]))
             time.sleep(0)  # yields the GIL to request threads
         self._stories = made
         return [one for _, one in made.values()]

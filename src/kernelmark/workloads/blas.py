@@ -14,7 +14,8 @@ from kernelmark.core.dtype import DTYPES
 from kernelmark.core.errors import ProblemError
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
-from kernelmark.workloads.fields import BadLine, size_fault
+from kernelmark.ops.base import Parameter
+from kernelmark.workloads.source import BadLine, size_fault
 from kernelmark.workloads.workload import BLAS_FIELDS, Call
 
 _NAMES = {
@@ -27,6 +28,8 @@ _NAMES = {
     "rocblas_function": "function",
     "swizzle_a": "swizzleA",
     "swizzle_b": "swizzleB",
+    **{f"size{name}": name for name in "mnk"},
+    "batch": "batch_count",
 }
 _DTYPES = {
     "f64_r": "f64",
@@ -163,7 +166,7 @@ def real(fields: Mapping[str, str], name: str, default: str = "") -> float:
     return value
 
 
-def call(given: Mapping[str, str], arch: str = "", *, harmless: Container[str] = ()) -> Call:
+def call(logged: Mapping[str, str], arch: str = "", *, harmless: Container[str] = ()) -> Call:
     """Return a logged call with its nearest problem and all its BLAS fields.
 
     `lost` names the fields that the problem does not compute: also every unknown field that is set
@@ -172,12 +175,14 @@ def call(given: Mapping[str, str], arch: str = "", *, harmless: Container[str] =
     bias) are dropped, so that equal calls from different logs are equal. Raise ProblemError for an
     unreadable field.
     """
-    fields = _normal(given)
+    fields = _normal(logged)
     _complete(fields)
-    problem, lost = _nearest(fields, arch)
-    lost += [name for name in EXTRAS if fields.get(name, "0") != "0"]
+    scaled = _row_scaled(fields, arch)
+    problem, lost = (scaled, []) if scaled else _nearest(fields, arch)
+    computed = ("scaleA", "scaleB") if scaled else ()
+    lost += [n for n in EXTRAS if n not in computed and fields.get(n, "0") != "0"]
     lost += _gaps(fields)
-    lost += _of_epilogue(fields)
+    lost += _of_epilogue(fields, bias_type=problem.dtypes.get("bias_type", ""))
     if fields["compute_type"] in _ROUNDED_INPUTS:
         lost.append("compute_type")
     lost += [name for name in fields if name not in harmless and _may_change(name, fields)]
@@ -187,7 +192,8 @@ def call(given: Mapping[str, str], arch: str = "", *, harmless: Container[str] =
 
 
 def fields_of(problem: Problem) -> FrozenDict[str]:
-    """Return the BLAS call that computes a gemm or batched_gemm."""
+    """Return the BLAS call that computes a gemm, a batched_gemm, or a gemm_epilogue without an
+    activation whose rows have factors."""
     dims, types, options = problem.dims, problem.dtypes, problem.options
     fields = {
         "function": "matmul",
@@ -202,17 +208,38 @@ def fields_of(problem: Problem) -> FrozenDict[str]:
         "c_type": token(types["c"]),
         "d_type": token(types["c"]),
         "compute_type": token(types["acc"]),
-        "scaleA": "0",
-        "scaleB": "0",
-        "alpha": number_text(float(options["alpha"])),
-        "beta": number_text(float(options["beta"])),
+        "scaleA": (scale := "2" if options.get("scale") == "row" else "0"),
+        "scaleB": scale,
+        "alpha": number_text(float(options.get("alpha", 1.0))),
+        "beta": number_text(float(options.get("beta", 0.0))),
         "bias_vector": str(int(options["bias"])),
         "activation_type": "none",
     }
     if options["bias"]:
-        fields["bias_type"] = fields["d_type"]
+        bias_type = types.get("bias_type")
+        fields["bias_type"] = token(bias_type) if bias_type else fields["d_type"]
     _complete(fields)
     return FrozenDict({name: fields[name] for name in BLAS_FIELDS if name in fields})
+
+
+def _row_scaled(fields: Mapping[str, str], arch: str) -> Problem | None:
+    """Return the GEMM of 8-bit floats of which each row of A and column of B has a factor, if the
+    call is one: the library has other solutions for it than for the GEMM without factors."""
+    if (fields["scaleA"], fields["scaleB"]) != ("2", "2"):
+        return None
+    if real(fields, "alpha") != 1 or real(fields, "beta") != 0:
+        return None
+    if _whole(fields, "batch_count") > 1 or fields["activation_type"] != "none":
+        return None
+    options: dict[str, Parameter] = {"scale": "row"}
+    try:
+        if fields["bias_vector"] != "0" and fields.get("bias_source", "d") == "d":
+            options["bias"] = True
+            if fields.get("bias_type"):
+                options["bias_type"] = dtype(fields, "bias_type", arch)
+        return ops.registry.get("gemm_epilogue").problem(**_product(fields, arch), **options)
+    except ProblemError:
+        return None
 
 
 def _may_change(name: str, fields: Mapping[str, str]) -> bool:
@@ -227,9 +254,9 @@ def _may_change(name: str, fields: Mapping[str, str]) -> bool:
     return True
 
 
-def _normal(given: Mapping[str, str]) -> dict[str, str]:
+def _normal(logged: Mapping[str, str]) -> dict[str, str]:
     """Return the fields with normalised names and values."""
-    fields = {_NAMES.get(name, name): text.strip() for name, text in given.items()}
+    fields = {_NAMES.get(name, name): text.strip() for name, text in logged.items()}
     for name in _SIZES:
         if fields.get(name):
             fields[name] = str(_whole(fields, name))
@@ -299,19 +326,26 @@ def _gemm(fields: Mapping[str, str], arch: str) -> Problem:
     op = ops.registry.get("batched_gemm" if batch > 1 else "gemm")
     return op.problem(
         **({"batch": batch} if batch > 1 else {}),
-        m=_whole(fields, "n"),
-        n=_whole(fields, "m"),
-        k=_whole(fields, "k"),
-        b=dtype(fields, "a_type", arch),
-        a=dtype(fields, "b_type", arch),
-        **({"c": dtype(fields, "d_type", arch)} if fields.get("d_type") else {}),
-        acc=accumulator(fields.get("compute_type", "")),
-        ta=_letter(fields, "transB"),
-        tb=_letter(fields, "transA"),
+        **_product(fields, arch),
         alpha=real(fields, "alpha", "1"),
         beta=real(fields, "beta", "0"),
         bias=fields.get("bias_vector", "0") != "0",
     )
+
+
+def _product(fields: Mapping[str, str], arch: str) -> dict[str, Parameter]:
+    """Return the parameters of a call that every GEMM has, in row-major order."""
+    return {
+        "m": _whole(fields, "n"),
+        "n": _whole(fields, "m"),
+        "k": _whole(fields, "k"),
+        "b": dtype(fields, "a_type", arch),
+        "a": dtype(fields, "b_type", arch),
+        **({"c": dtype(fields, "d_type", arch)} if fields.get("d_type") else {}),
+        "acc": accumulator(fields.get("compute_type", "")),
+        "ta": _letter(fields, "transB"),
+        "tb": _letter(fields, "transA"),
+    }
 
 
 def _nearest(fields: Mapping[str, str], arch: str) -> tuple[Problem, list[str]]:
@@ -395,14 +429,16 @@ def _gaps(fields: Mapping[str, str]) -> list[str]:
     return gaps
 
 
-def _of_epilogue(fields: Mapping[str, str]) -> list[str]:
+def _of_epilogue(fields: Mapping[str, str], bias_type: str) -> list[str]:
+    """Return the fields of the epilogue that a problem does not compute; it may have a dtype of the
+    bias."""
     lost = []
     if fields["activation_type"] != "none":
         lost.append("activation_type")
     if fields["bias_vector"] != "0":
         if fields.get("bias_source", "d") != "d":
             lost.append("bias_source")
-        elif fields.get("bias_type", fields["d_type"]) != fields["d_type"]:
+        elif not bias_type and fields.get("bias_type", fields["d_type"]) != fields["d_type"]:
             lost.append("bias_type")
     if real(fields, "beta", "0") != 0 and fields["c_type"] != fields["d_type"]:
         lost.append("c_type")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from kernelmark.core.registry import FormatFacts
 from kernelmark.workloads import blas
-from kernelmark.workloads.fields import BadLine, Fields, check_columns
+from kernelmark.workloads.source import BadLine, Fields, check_columns
 from kernelmark.workloads.workload import BLAS_FIELDS, Call
 
 LIST_DTYPE = "bf16"
@@ -77,6 +77,9 @@ class LogOptions:
     def list_dtype(self) -> str:
         """The dtype for a list of sizes: the given one, or bf16."""
         return self.dtype or LIST_DTYPE
+
+
+NO_LOG_OPTIONS = LogOptions()
 
 
 @dataclass(frozen=True, slots=True)

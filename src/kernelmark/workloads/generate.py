@@ -102,24 +102,26 @@ def draw(
     chosen = _chosen(op, names)
     bounds, extra = sizes or Sizes(), dict(fixed or {})
     dice, the_op = Dice(seed), registry.get(op)
-    found: dict[tuple[tuple[str, Parameter], ...], Given] = {}
+    drawn: dict[tuple[tuple[str, Parameter], ...], Given] = {}
     for name, category in itertools.islice(itertools.cycle(chosen.items()), count):
         tries = (category.draw(dice, bounds) | extra for _ in range(_TRIES))
-        given = next((g for g in tries if _key(g) not in found and category.holds(the_op, g)), None)
-        if given is None:
+        parameters = next(
+            (g for g in tries if _key(g) not in drawn and category.holds(the_op, g)), None
+        )
+        if parameters is None:
             raise UsageError(
                 "generator: no "
-                + ("further " if len(found) else "")
+                + ("further " if len(drawn) else "")
                 + f"{name} {op} problem was found between {bounds.low} and {bounds.high}"
                 f" in {_TRIES} draws",
                 hint="widen low and high, or lower the count",
             )
-        found[_key(given)] = given
-    return list(found.values())
+        drawn[_key(parameters)] = parameters
+    return list(drawn.values())
 
 
-def _key(given: Given) -> tuple[tuple[str, Parameter], ...]:
-    return tuple(given.items())
+def _key(parameters: Given) -> tuple[tuple[str, Parameter], ...]:
+    return tuple(parameters.items())
 
 
 def grid(
@@ -148,12 +150,12 @@ def grid(
     while ladder[-1] * factor <= bounds.high:
         ladder.append(ladder[-1] * factor)
     check_count(len(ladder) ** 3, "the grid")
-    found: list[Given] = []
+    points: list[Given] = []
     for m, n, k in itertools.product(ladder, repeat=3):
-        given: Given = {"m": m, "n": n, "k": k, **extra}
-        if not chosen or any(c.holds(the_op, given) for c in chosen.values()):
-            found.append(given)
-    return found
+        parameters: Given = {"m": m, "n": n, "k": k, **extra}
+        if not chosen or any(c.holds(the_op, parameters) for c in chosen.values()):
+            points.append(parameters)
+    return points
 
 
 def _below(name: str, value: int, least: int) -> Reason:
@@ -161,18 +163,19 @@ def _below(name: str, value: int, least: int) -> Reason:
 
 
 def _chosen(op: str, names: Sequence[str]) -> dict[str, Category]:
-    known = categories(op)
+    known_categories = categories(op)
     for name in names:
-        if name not in known:
+        if name not in known_categories:
             raise UsageError(
-                f"generator: {op} has no category {name!r}", hint=f"known: {', '.join(known)}"
+                f"generator: {op} has no category {name!r}",
+                hint=f"known: {', '.join(known_categories)}",
             )
-    return {name: known[name] for name in names} if names else known
+    return {name: known_categories[name] for name in names} if names else known_categories
 
 
-def _intensity(op: Op, given: Given) -> float:
+def _intensity(op: Op, parameters: Given) -> float:
     try:
-        problem = op.problem(**given)
+        problem = op.problem(**parameters)
     except ProblemError as error:
         reason = prefixed(error.message, "generator: ")
         raise ProblemError(reason, hint=error.hint) from None
@@ -201,39 +204,39 @@ def _tall(dice: Dice, sizes: Sizes) -> Given:
 
 def _thin(dice: Dice, sizes: Sizes) -> Given:
     """Draw a GEMM with one small dim: no other GEMM is memory-bound."""
-    given = _free(dice, sizes)
+    parameters = _free(dice, sizes)
     thin = ("m", "n", "k")[dice.pick((0, 1, 2))]
-    return given | {thin: dice.between(1, ASPECT)}
+    return parameters | {thin: dice.between(1, ASPECT)}
 
 
-def _dims(given: Given, *names: str) -> list[int]:
-    return [int(given[name]) for name in names]
+def _dims(parameters: Given, *names: str) -> list[int]:
+    return [int(parameters[name]) for name in names]
 
 
-def _is_square(op: Op, given: Given) -> bool:
-    return len(set(_dims(given, "m", "n", "k"))) == 1
+def _is_square(op: Op, parameters: Given) -> bool:
+    return len(set(_dims(parameters, "m", "n", "k"))) == 1
 
 
-def _is_skinny(op: Op, given: Given) -> bool:
-    m, n, k = _dims(given, "m", "n", "k")
+def _is_skinny(op: Op, parameters: Given) -> bool:
+    m, n, k = _dims(parameters, "m", "n", "k")
     return ASPECT * m <= min(n, k)
 
 
-def _is_tall(op: Op, given: Given) -> bool:
-    m, n, k = _dims(given, "m", "n", "k")
+def _is_tall(op: Op, parameters: Given) -> bool:
+    m, n, k = _dims(parameters, "m", "n", "k")
     return m >= ASPECT * max(n, k)
 
 
-def _is_memory_bound(op: Op, given: Given) -> bool:
-    return _intensity(op, given) <= MEMORY_BOUND_INTENSITY
+def _is_memory_bound(op: Op, parameters: Given) -> bool:
+    return _intensity(op, parameters) <= MEMORY_BOUND_INTENSITY
 
 
-def _is_compute_bound(op: Op, given: Given) -> bool:
-    return _intensity(op, given) >= COMPUTE_BOUND_INTENSITY
+def _is_compute_bound(op: Op, parameters: Given) -> bool:
+    return _intensity(op, parameters) >= COMPUTE_BOUND_INTENSITY
 
 
-def _is_extend(op: Op, given: Given) -> bool:
-    seq_q, seq_kv = _dims(given, "seq_q", "seq_kv")
+def _is_extend(op: Op, parameters: Given) -> bool:
+    seq_q, seq_kv = _dims(parameters, "seq_q", "seq_kv")
     return 1 < seq_q < seq_kv
 
 

@@ -4,10 +4,13 @@ A format describes how a file is recognised and yields a row for each time in it
 and decodes the file, splits it into lines, tables or JSON, adds file and position to every error,
 and builds the run. A bare mean becomes a measurement of one sample. It has no dispersion, so it is
 used by history and threshold rules only, never for an interval.
+
+Launches of profilers are grouped into cases, from text and from SQLite databases.
 """
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import functools
@@ -15,6 +18,7 @@ import hashlib
 import json
 import math
 import re
+import sqlite3
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -44,14 +48,23 @@ from kernelmark.core.result import (
     RunState,
     Status,
     StopReason,
+    bad_size,
+    check_results,
+    is_moment,
 )
-from kernelmark.core.timing import MOST_S, Timing
+from kernelmark.core.timing import MOST_S, Cache, Timer, Timing
 from kernelmark.core.units import counted
-from kernelmark.core.validation import bad_size, check_results, is_moment
 from kernelmark.stats.interval import measured_interval
 from kernelmark.workloads import formats
-from kernelmark.workloads.fields import BadLine, Fields, check_columns
-from kernelmark.workloads.source import opened
+from kernelmark.workloads.source import (
+    BadLine,
+    Fields,
+    check_columns,
+    opened,
+    parse_number,
+    size_fault,
+)
+from kernelmark.workloads.workload import Call
 
 registry = formats.importers
 CUT = "the file was cut: give it whole, or without that line"
@@ -139,26 +152,20 @@ class ResultFile:
         """Whether the last line ends with a newline; many tools write files without it."""
         return self.text.endswith("\n")
 
-    def lines(self, begin: int = 0, end: int | None = None) -> Iterator[str]:
+    def lines(self, begin: int = 0) -> Iterator[str]:
         """Yield some lines, by index, each as the current position."""
-        for number, text in enumerate(self.texts[begin:end], begin + 1):
+        for number, text in enumerate(self.texts[begin:], begin + 1):
             self._move(number)
             yield text
         self.at = ""
 
     def table(
-        self,
-        begin: int = 0,
-        end: int | None = None,
-        *,
-        least: int = 0,
-        separator: str = ",",
-        harmless: Sequence[str] = (),
+        self, begin: int = 0, end: int | None = None, *, least: int = 0, separator: str = ","
     ) -> tuple[list[str], Iterator[Fields]]:
         """Return the header of a CSV table that begins at this line, by index, and its rows, each
         as the current position. A row has at least `least` values (default: one for each column).
         Empty lines and lines that begin with == are not part of the table; a column that occurs
-        twice is refused unless it is `harmless`.
+        twice is refused.
         """
         # Strict: an unclosed quote means that the file is truncated.
         rows = csv.reader(self.texts[begin:end], delimiter=separator, strict=True)
@@ -166,7 +173,7 @@ class ResultFile:
             columns = next(rows, [])
         except csv.Error as error:
             raise UsageError(f"line {begin + 1} is not CSV: {error}", hint=CUT) from None
-        if fault := check_columns(name for name in columns if name not in harmless):
+        if fault := check_columns(columns):
             raise UsageError(f"line {begin + 1}: {fault}", hint="name each column once")
         return columns, self._rows(rows, columns, begin, least or len(columns))
 
@@ -406,11 +413,26 @@ def problem_of(op: str, values: Mapping[str, str | int | float | bool]) -> Probl
     return Problem(op=legal_name(op), dims=dims, dtypes=dtypes, options=options)
 
 
+def exact_problem(call: Call) -> Problem:
+    """Return the problem of a timed call: that of an op that computes exactly this; else one with
+    what the op leaves out."""
+    # The type of a bias is not part of a problem.
+    lost = [name for name in call.lost if name != "bias_type"]
+    if not lost:
+        return call.problem
+    problem = call.problem
+    facts = (name.partition("=") for name in lost)
+    more = {name: value or call.blas.get(name) or "yes" for name, _, value in facts}
+    return problem_of(
+        f"{problem.op}_plus", {**problem.dims, **problem.dtypes, **problem.options, **more}
+    )
+
+
 def name_words(file_name: str) -> list[str]:
     """Return the words of a file's name, without those that identify a run."""
     stem = Path(file_name).stem.lower()
-    words = re.split(r"[^a-z0-9.]+", _DATE.sub("_", stem))
-    return [word for word in words if word and word not in _SIDES]
+    parts = re.split(r"[^a-z0-9.]+", _DATE.sub("_", stem))
+    return [word for word in parts if word and word not in _SIDES]
 
 
 def legal_name(text: str) -> str:
@@ -433,6 +455,12 @@ def legal_word(text: str) -> str:
         return word
     mark = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:6]
     return f"{word[:80]}.{mark}"
+
+
+def setting(text: str) -> int | str:
+    """Return a value of a config: an integer if the text is one, else a valid word."""
+    is_whole = not size_fault(text)
+    return int(text) if is_whole else legal_word(text)
 
 
 def iso_time(text: object) -> float | None:
@@ -546,10 +574,10 @@ def _costs(problem: Problem) -> tuple[int, int]:
     """Return FLOPs and bytes of a problem of a known op; zeros for any other."""
     try:
         op = ops.registry.get(problem.op)
-        known = ops.parse(problem.key)
+        parsed = ops.parse(problem.key)
     except KernelmarkError:
         return 0, 0
-    return op.flops(known), op.bytes(known)
+    return op.flops(parsed), op.bytes(parsed)
 
 
 def _id(path: Path, overrides: Overrides, when: float) -> str:
@@ -559,3 +587,132 @@ def _id(path: Path, overrides: Overrides, when: float) -> str:
     facts = repr(overrides).replace("Overrides", "Given", 1)  # as in older versions: ids stay
     digest.update(f"({path.name!r}, {facts}, {when!r})".encode())
     return f"{stamp}-{digest.hexdigest()[:6]}"
+
+
+# Profiled launches are those of the program: the caches hold data of earlier kernels.
+PROFILED = Timing(cache=Cache.HOT, timer=Timer.PROFILER)
+SQLITE = b"SQLite format 3\0"
+SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+_STEP = 1 << 16
+# Limit for steps of SQLite's virtual machine per byte of the file. A view over several tables takes
+# about five; only a view crafted to run endlessly takes this many.
+_STEPS_PER_BYTE = 1000
+_STEPS = 1 << 24
+_LONGEST_VALUE = 1 << 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """The key of a launch: launches with equal keys are samples of one block."""
+
+    kernel: str
+    sizes: tuple[tuple[str, str | int], ...] = ()
+    device: str = ""
+    arch: str = ""
+    process: str = ""
+
+
+class Launches:
+    """The times of all launches in a file, by key."""
+
+    def __init__(self, backend: str, timing: Timing = PROFILED) -> None:
+        self._backend = backend
+        self._timing = timing
+        self._times: dict[Launch, list[float]] = {}
+        self._doubts: dict[Launch, str] = {}
+        self.total_s = 0.0
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    def add(self, launch: Launch, seconds: float, doubt: str = "") -> None:
+        self._times.setdefault(launch, []).append(seconds)
+        self.total_s += seconds
+        if doubt:
+            self._doubts[launch] = doubt
+
+    def rows(self) -> Iterator[ResultRow]:
+        for launch, times in self._times.items():
+            doubt = self._doubts.get(launch, "")
+            row = mean_row(launch, tuple(times), self._backend, timing=self._timing)
+            yield dataclasses.replace(row, doubt=doubt)
+
+    def rows_by_agent(self) -> Iterator[ResultRow]:
+        """Yield the rows with devices only if there are several; a single one is the device given
+        by --device."""
+        several = len({launch.device for launch in self._times}) > 1
+        for launch, row in zip(self._times, self.rows(), strict=True):
+            device = f"agent:{launch.device}" if several else ""
+            yield dataclasses.replace(row, device=device)
+
+
+def mean_row(
+    launch: Launch,
+    times_s: tuple[float, ...],
+    backend: str,
+    *,
+    timing: Timing = PROFILED,
+    also: Mapping[str, float] | None = None,
+) -> ResultRow:
+    """Return a row with the samples of a launch, or its mean."""
+    return ResultRow(
+        problem=problem_of("kernel", {"name": launch.kernel, **dict(launch.sizes)}),
+        backend=backend,
+        timing=timing,
+        samples_s=times_s,
+        kernel=launch.kernel,
+        device=launch.device,
+        arch=launch.arch,
+        also=also or {},
+    )
+
+
+def elapsed_s(start: object, end: object, where: str) -> float:
+    """Return the seconds between two times in ns; raise BadLine if the end is before the start."""
+    start_ns, end_ns = instant_ns(start, where), instant_ns(end, where)
+    if end_ns < start_ns:
+        raise BadLine(
+            f"{where}: ends {start_ns - end_ns} ns before it starts",
+            hint="leave that launch out, or profile again",
+        )
+    return (end_ns - start_ns) * SECONDS["ns"]
+
+
+def instant_ns(value: object, where: str) -> int | float:
+    """Return a time in ns, as an int if possible: ns since 1970 exceed the precision of a float."""
+    text = str(value).strip()
+    if text.isascii() and text.isdecimal() and len(text) < 20:
+        return int(text)
+    if "e" in text.lower() and value is not None:
+        raise BadLine(
+            f"{where}: the time {text[:24]!r} was rounded, as by a spreadsheet",
+            hint="import the file as the profiler wrote it",
+        )
+    return parse_number(None if value is None else text, where)
+
+
+@contextlib.contextmanager
+def database(path: Path, what: str, hint: str) -> Iterator[sqlite3.Connection]:
+    """Open the database of a profiler read-only. Raise UsageError, with `what` as the kind of
+    database, if it is damaged, lacks a table, or takes far too long for its size."""
+    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+    left = (_STEPS + _STEPS_PER_BYTE * path.stat().st_size) // _STEP
+
+    def is_over() -> bool:
+        nonlocal left
+        left -= 1
+        return left < 0
+
+    try:
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)
+        connection.set_progress_handler(is_over, _STEP)
+        yield connection
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # SQLite's messages may be damaged too
+        raise UsageError(f"cannot be read as {what}: {error}", hint=hint) from None
+    finally:
+        connection.close()
+
+
+def columns_of(connection: sqlite3.Connection, table: str) -> set[str]:
+    """Return the columns of a table or view; the empty set if it does not exist."""
+    return {str(row[1]) for row in connection.execute(f'PRAGMA table_info("{table}")')}

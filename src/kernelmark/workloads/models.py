@@ -131,12 +131,12 @@ def model(name: str) -> Model:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class LayerCall:
     """One computation of a layer: name, op and parameters, without a dtype."""
 
     layer: str
     op: str
-    given: dict[str, Parameter]
+    parameters: dict[str, Parameter]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +150,7 @@ class Sweep:
     context: Sequence[int] = ()
 
 
-def calls(which: Model, tp: int, sweep: Sweep) -> Iterator[Call]:
+def calls(which: Model, tp: int, sweep: Sweep) -> Iterator[LayerCall]:
     """Yield all computations of one layer of each kind, and of the head, on one of `tp` ranks."""
     if tp < 1:
         raise ProblemError(f"{which.name}: tp={tp} is not a number of ranks")
@@ -170,7 +170,7 @@ def calls(which: Model, tp: int, sweep: Sweep) -> Iterator[Call]:
             yield from _decode(which, tp, batch, context)
 
 
-def _attention_projections(which: Model, tp: int, tokens: int) -> Iterator[Call]:
+def _attention_projections(which: Model, tp: int, tokens: int) -> Iterator[LayerCall]:
     if which.latent:
         yield from _latent_projections(which, tp, tokens)
         return
@@ -180,22 +180,22 @@ def _attention_projections(which: Model, tp: int, tokens: int) -> Iterator[Call]
     yield _linear("o", tokens, which.hidden, heads * which.head_dim, bias=which.bias)
 
 
-def _latent_projections(which: Model, tp: int, tokens: int) -> Iterator[Call]:
+def _latent_projections(which: Model, tp: int, tokens: int) -> Iterator[LayerCall]:
     """Yield the projections of latent attention. Down-projections are replicated on each rank and
     fused into one GEMM; decoding replaces `kv_b` by key and value up-projections per head."""
     heads, _ = _heads(which, tp)
     yield _linear("qkv_a", tokens, which.q_rank + which.kv_rank + which.rope_dim, which.hidden)
     yield _linear("q_b", tokens, heads * which.head_dim, which.q_rank)
     if tokens <= DECODE_TOKENS:
-        yield _batched("k_absorb", heads, tokens, which.kv_rank, which.nope_dim, tb="n")
-        yield _batched("v_absorb", heads, tokens, which.value_dim, which.kv_rank, tb="n")
+        yield _batched("k_absorb", heads, (tokens, which.kv_rank, which.nope_dim), tb="n")
+        yield _batched("v_absorb", heads, (tokens, which.value_dim, which.kv_rank), tb="n")
     else:
         width = heads * (which.nope_dim + which.value_dim)
         yield _linear("kv_b", tokens, width, which.kv_rank)
     yield _linear("o", tokens, which.hidden, heads * which.value_dim)
 
 
-def _mlp(which: Model, tp: int, tokens: int) -> Iterator[Call]:
+def _mlp(which: Model, tp: int, tokens: int) -> Iterator[LayerCall]:
     shared = which.shared_experts * which.expert_mlp
     for prefix, size in (("", which.mlp), ("shared_", shared)):
         if size:
@@ -204,7 +204,7 @@ def _mlp(which: Model, tp: int, tokens: int) -> Iterator[Call]:
             yield _linear(f"{prefix}down", tokens, which.hidden, inner)
 
 
-def _experts(which: Model, tp: int, tokens: int) -> Iterator[Call]:
+def _experts(which: Model, tp: int, tokens: int) -> Iterator[LayerCall]:
     """Yield the computations of the experts. Routing is assumed to be even: every active expert
     gets the same number of tokens."""
     if not which.experts:
@@ -213,23 +213,23 @@ def _experts(which: Model, tp: int, tokens: int) -> Iterator[Call]:
     inner = _share(which, "expert mlp size", which.expert_mlp, tp)
     hit = min(which.experts, tokens * which.top_k)
     each = math.ceil(tokens * which.top_k / hit)
-    yield _batched("expert_gate_up", hit, each, 2 * inner, which.hidden, tb="t")
-    yield _batched("expert_down", hit, each, which.hidden, inner, tb="t")
+    yield _batched("expert_gate_up", hit, (each, 2 * inner, which.hidden), tb="t")
+    yield _batched("expert_down", hit, (each, which.hidden, inner), tb="t")
 
 
-def _prefill(which: Model, tp: int, length: int) -> Call:
+def _prefill(which: Model, tp: int, length: int) -> LayerCall:
     heads, kv_heads = _heads(which, tp)
     return _attend("prefill", 1, (heads, kv_heads), (length, length), which)
 
 
-def _decode(which: Model, tp: int, batch: int, context: int) -> Iterator[Call]:
+def _decode(which: Model, tp: int, batch: int, context: int) -> Iterator[LayerCall]:
     heads, kv_heads = _heads(which, tp)
     if not which.latent:
         yield _attend("decode", batch, (heads, kv_heads), (1, context), which)
         if 0 < which.window < context:
             yield _attend("decode_window", batch, (heads, kv_heads), (1, which.window), which)
         return
-    given: dict[str, Parameter] = {
+    parameters: dict[str, Parameter] = {
         "batch": batch,
         "heads_q": heads,
         "heads_kv": 1,
@@ -240,13 +240,13 @@ def _decode(which: Model, tp: int, batch: int, context: int) -> Iterator[Call]:
         # Absorbed projections make the dot product longer, but the scale is that of the head.
         "scale": which.head_dim**-0.5,
     }
-    yield Call(layer="decode_latent", op="attention", given=given)
+    yield LayerCall(layer="decode_latent", op="attention", parameters=parameters)
 
 
 def _attend(
     layer: str, batch: int, heads: tuple[int, int], lengths: tuple[int, int], which: Model
-) -> Call:
-    given: dict[str, Parameter] = {
+) -> LayerCall:
+    parameters: dict[str, Parameter] = {
         "batch": batch,
         "heads_q": heads[0],
         "heads_kv": heads[1],
@@ -256,17 +256,20 @@ def _attend(
         "dim_v": which.value_dim or which.head_dim,
         "causal": lengths[0] > 1,
     }
-    return Call(layer=layer, op="attention", given=given)
+    return LayerCall(layer=layer, op="attention", parameters=parameters)
 
 
-def _linear(layer: str, m: int, n: int, k: int, *, bias: bool = False) -> Call:
-    given: dict[str, Parameter] = {"m": m, "n": n, "k": k, "ta": "n", "tb": "t"}
-    return Call(layer=layer, op="gemm", given=given | ({"bias": True} if bias else {}))
+def _linear(layer: str, m: int, n: int, k: int, *, bias: bool = False) -> LayerCall:
+    parameters: dict[str, Parameter] = {"m": m, "n": n, "k": k, "ta": "n", "tb": "t"}
+    return LayerCall(
+        layer=layer, op="gemm", parameters=parameters | ({"bias": True} if bias else {})
+    )
 
 
-def _batched(layer: str, batch: int, m: int, n: int, k: int, *, tb: str) -> Call:
-    given: dict[str, Parameter] = {"batch": batch, "m": m, "n": n, "k": k, "ta": "n", "tb": tb}
-    return Call(layer=layer, op="batched_gemm", given=given)
+def _batched(layer: str, batch: int, mnk: tuple[int, int, int], *, tb: str) -> LayerCall:
+    m, n, k = mnk
+    parameters: dict[str, Parameter] = {"batch": batch, "m": m, "n": n, "k": k, "ta": "n", "tb": tb}
+    return LayerCall(layer=layer, op="batched_gemm", parameters=parameters)
 
 
 def _heads(which: Model, tp: int) -> tuple[int, int]:

@@ -47,8 +47,8 @@ def sample(problems: Sequence[Problem], limit: int, seed: int = 1) -> list[Probl
 def matching(problems: Sequence[Problem], regex: str) -> list[Problem]:
     """Return the problems whose key contains a match of the regular expression."""
     hint = "it is searched for in keys such as 'gemm m=512 n=512 k=512 a=f32 …'"
-    found = found_in(regex, [problem.key for problem in problems], hint=hint)
-    return [problem for problem, fits in zip(problems, found, strict=True) if fits]
+    matched = found_in(regex, [problem.key for problem in problems], hint=hint)
+    return [problem for problem, fits in zip(problems, matched, strict=True) if fits]
 
 
 def stratum(problem: Problem) -> tuple[object, ...]:
@@ -75,7 +75,7 @@ def _rank(problem: Problem, seed: int) -> bytes:
 def _shares(sizes: Sequence[int], limit: int) -> list[int]:
     """Return how many problems to take from each stratum: one each as far as the limit allows, then
     in proportion to the remaining sizes."""
-    shares = [1 if place < limit else 0 for place in range(len(sizes))]
+    shares = [1 if rank < limit else 0 for rank in range(len(sizes))]
     rest = limit - sum(shares)
     left = [size - 1 for size in sizes]
     total = sum(left)
@@ -99,7 +99,7 @@ _RANGE = re.compile(r"(-?[0-9]{1,30}):(-?[0-9]{1,30})(?::([*+]?)(-?[0-9]{1,30}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Axis:
+class ProblemAxis:
     """One parameter of an op with its values, in order."""
 
     name: str
@@ -112,14 +112,14 @@ class Axis:
         return f"{self.name}={values}" if len(self.values) == 1 else f"{self.name}=[{values}]"
 
 
-def parse(text: str) -> Axis:
+def parse(text: str) -> ProblemAxis:
     """Parse an axis, such as `m=[1,2,4]`."""
     name, equals, values = text.strip().partition("=")
     if not equals:
         raise UsageError(f"axis {text!r} is not name=values", hint=EXAMPLES)
     if not _NAME.match(name):
         raise UsageError(f"{name!r} is not a name (a-z, 0-9, _)", hint=EXAMPLES)
-    return Axis(name=name, values=parse_values(values, text))
+    return ProblemAxis(name=name, values=parse_values(values, text))
 
 
 def parse_values(text: str, where: str) -> tuple[Parameter, ...]:
@@ -144,13 +144,13 @@ def expand(op: str | Op, axes: Sequence[str], dtypes: Sequence[str] = ()) -> lis
                 "the dtype is given twice, as an axis and as an option",
                 hint="keep one of -a dtype=… and --dtype …",
             )
-        parsed.insert(0, Axis(name="dtype", values=tuple(dtypes)))
+        parsed.insert(0, ProblemAxis(name="dtype", values=tuple(dtypes)))
     the_op = registry.get(op) if isinstance(op, str) else op
-    problems = (the_op.problem(**given) for given in product(parsed))
+    problems = (the_op.problem(**parameters) for parameters in product(parsed))
     return list(dict.fromkeys(problems))
 
 
-def product(axes: Sequence[Axis]) -> Iterator[dict[str, Parameter]]:
+def product(axes: Sequence[ProblemAxis]) -> Iterator[dict[str, Parameter]]:
     """Yield every combination in order; raise UsageError before the first if they are too many."""
     names = [axis.name for axis in axes]
     for name in names:

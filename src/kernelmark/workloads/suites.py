@@ -82,7 +82,7 @@ class Item:
     """One problem of a group, not yet validated by its op."""
 
     op: str
-    given: Parameters
+    parameters: Parameters
 
 
 class GroupError(UsageError):
@@ -105,7 +105,7 @@ def load(name_or_path: str | Path, dtypes: Sequence[str] = (), ops: Sequence[str
         if ops and item.op not in ops:
             continue
         with _at(where):
-            problems[registry.get(item.op).problem(**item.given)] = None
+            problems[registry.get(item.op).problem(**item.parameters)] = None
         total += 1
     return Suite(
         name=file.name,
@@ -118,13 +118,13 @@ def load(name_or_path: str | Path, dtypes: Sequence[str] = (), ops: Sequence[str
 
 def describe() -> list[SuiteInfo]:
     """Return information on every suite that comes with kernelmark."""
-    found = []
+    lines = []
     for name in names():
         # Counts without validating the problems, which takes most of the time of loading a suite.
         file = _open(name)
-        distinct = {(item.op, frozenset(item.given.items())) for _, item in _items(file, ())}
-        found.append(_info(file, Counter(op for op, _ in distinct)))
-    return found
+        distinct = {(item.op, frozenset(item.parameters.items())) for _, item in _items(file, ())}
+        lines.append(_info(file, Counter(op for op, _ in distinct)))
+    return lines
 
 
 def info(suite: Suite) -> SuiteInfo:
@@ -250,7 +250,7 @@ def _listed(table: Table, dtypes: Sequence[str], where: str) -> Iterator[Item]:
     op = _word(table["op"], f"{where}: op")
     columns, rows = _rows(table, where)
     named = [
-        select.Axis(name=key, values=values(value, f"{where}: {key}"))
+        select.ProblemAxis(name=key, values=values(value, f"{where}: {key}"))
         for key, value in table.items()
         if key != "op" and (key not in ("columns", "rows") or _is_axis(key, table))
     ]
@@ -260,7 +260,7 @@ def _listed(table: Table, dtypes: Sequence[str], where: str) -> Iterator[Item]:
     slow = [axis for axis in named if axis.name == "dtype"]
     fast = [axis for axis in named if axis.name != "dtype"]
     if dtypes and not slow and "dtype" not in columns:
-        slow = [select.Axis(name="dtype", values=tuple(dtypes))]
+        slow = [select.ProblemAxis(name="dtype", values=tuple(dtypes))]
     total = len(rows)
     for axis in (*slow, *fast):
         total *= len(axis.values)
@@ -268,7 +268,7 @@ def _listed(table: Table, dtypes: Sequence[str], where: str) -> Iterator[Item]:
     for outer in select.product(slow):
         for row in rows:
             for inner in select.product(fast):
-                yield Item(op=op, given={**row, **inner, **outer})
+                yield Item(op=op, parameters={**row, **inner, **outer})
 
 
 def _is_axis(key: str, table: Table) -> bool:
@@ -313,17 +313,17 @@ def _derived(table: Table, dtypes: Sequence[str], where: str) -> Iterator[Item]:
         decode_batch=_integers(table, "decode_batch", where),
         context=_integers(table, "context", where),
     )
-    known: set[str] = set()
+    defined: set[str] = set()
     for dtype in _named(table, "dtype", where) or dtypes or [""]:
         for name in _named(table, "model", where):
             for tp in _integers(table, "tp", where) or (1,):
                 for call in models.calls(models.model(name), tp, sweep):
-                    known.add(call.layer)
+                    defined.add(call.layer)
                     if (not ops or call.op in ops) and (not layers or call.layer in layers):
-                        yield Item(op=call.op, given=_typed(call.given, dtype))
+                        yield Item(op=call.op, parameters=_typed(call.parameters, dtype))
     for layer in layers:
-        if layer not in known:
-            raise _unknown("layer", layer, sorted(known), where)
+        if layer not in defined:
+            raise _unknown("layer", layer, sorted(defined), where)
 
 
 def _drawn(table: Table, dtypes: Sequence[str], where: str) -> Iterator[Item]:
@@ -349,29 +349,29 @@ def _drawn(table: Table, dtypes: Sequence[str], where: str) -> Iterator[Item]:
         else:
             factor = numbers.get("factor", 2)
             drawn = generate.grid(op, factor=factor, names=names, sizes=sizes, fixed=extra)
-        yield from (Item(op=op, given=given) for given in drawn)
+        yield from (Item(op=op, parameters=parameters) for parameters in drawn)
 
 
-def _typed(given: Parameters, dtype: str) -> Parameters:
-    return {**given, "dtype": dtype} if dtype else dict(given)
+def _typed(parameters: Parameters, dtype: str) -> Parameters:
+    return {**parameters, "dtype": dtype} if dtype else dict(parameters)
 
 
-def _meant(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
+def _meant(name: str, choices: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(choices), n=1)
     return f"did you mean {close[0]}? " if close else ""
 
 
-def _unknown(what: str, name: str, known: Iterable[str], where: str) -> GroupError:
-    hint = f"{_meant(name, known)}known: {', '.join(known)}"
+def _unknown(what: str, name: str, choices: Iterable[str], where: str) -> GroupError:
+    hint = f"{_meant(name, choices)}known: {', '.join(choices)}"
     return GroupError(f"{where}: unknown {what} {name!r}", hint=hint)
 
 
-def _refuse_unknown(table: Table, known: Sequence[str], where: str) -> None:
+def _refuse_unknown(table: Table, keys: Sequence[str], where: str) -> None:
     for key in table:
-        if key not in known:
+        if key not in keys:
             raise GroupError(
                 f"{where}: unknown field {key!r}",
-                hint=f"{_meant(key, known)}known: {', '.join(known)}",
+                hint=f"{_meant(key, keys)}known: {', '.join(keys)}",
             )
 
 
@@ -432,8 +432,8 @@ def _scalar(value: object, where: str) -> Parameter:
 
 
 def _unexpected(expected: str, value: object, where: str) -> GroupError:
-    found = repr(value)[:60]
-    return GroupError(f"{where}: expected {expected}, found {found}")
+    text = repr(value)[:60]
+    return GroupError(f"{where}: expected {expected}, found {text}")
 
 
 def canary_keys(name_or_path: str = CANARIES) -> list[str]:

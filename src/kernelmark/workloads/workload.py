@@ -117,28 +117,28 @@ def _calls(rows: Iterator[list[str]], path: Path) -> Iterator[Call]:
     for number, row in enumerate(rows, 2):
         if not any(row):
             continue
-        place = f"{path}: row {number}"
+        where = f"{path}: row {number}"
         if len(row) != len(header):
-            raise UsageError(f"{place} has {len(row)} cells for {len(header)} columns")
-        yield _call(dict(zip(header, row, strict=True)), place)
+            raise UsageError(f"{where} has {len(row)} cells for {len(header)} columns")
+        yield _call(dict(zip(header, row, strict=True)), where)
 
 
-def _call(cells: Mapping[str, str], place: str) -> Call:
+def _call(cells: Mapping[str, str], where: str) -> Call:
     if not _WHOLE.match(cells["count"]):
         raise UsageError(
-            f"{place}: count {cells['count'][:24]!r} is not a whole number",
+            f"{where}: count {cells['count'][:24]!r} is not a whole number",
             hint="delete the row, or write how often the call is made",
         )
     try:
         problem = ops.parse(cells["problem"])
     except UsageError as error:
-        reason = prefixed(error.message, f"{place}: ")
+        reason = prefixed(error.message, f"{where}: ")
         raise UsageError(reason, hint=error.hint) from None
-    others = (*_FIRST, *_LAST)
+    fixed = (*_FIRST, *_LAST)
     return Call(
         problem=problem,
         count=int(cells["count"]),
-        blas=FrozenDict({name: x for name, x in cells.items() if x and name not in others}),
+        blas=FrozenDict({name: x for name, x in cells.items() if x and name not in fixed}),
         lost=tuple(cells.get("lost", "").split()),
         sources=_split(cells.get("sources", "")),
     )
@@ -152,12 +152,12 @@ def _columns(calls: Iterable[Call]) -> list[str]:
     ]
 
 
-def _joined(words: Iterable[str]) -> str:
+def _joined(texts: Iterable[str]) -> str:
     """Join words with semicolons, on one line; escape semicolons and backslashes in them."""
-    escaped = (re.sub(r"[\\;]", r"\\\g<0>", word) for word in words)
+    escaped = (re.sub(r"[\\;]", r"\\\g<0>", word) for word in texts)
     return ";".join(word.replace("\n", "\\n").replace("\r", "\\r") for word in escaped)
 
 
 def _split(text: str) -> tuple[str, ...]:
-    found = re.findall(r"((?:[^\\;]|\\.)+)", text)
-    return tuple(re.sub(r"\\(.)", lambda m: _ESCAPED.get(m[1], m[1]), word) for word in found)
+    parts = re.findall(r"((?:[^\\;]|\\.)+)", text)
+    return tuple(re.sub(r"\\(.)", lambda m: _ESCAPED.get(m[1], m[1]), word) for word in parts)

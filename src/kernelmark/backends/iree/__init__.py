@@ -11,27 +11,29 @@ from kernelmark import ops
 from kernelmark.backends._rules import ON_AMD, not_installed, unknown_op, wrong_device
 from kernelmark.backends.base import Backend, Kernel
 from kernelmark.backends.iree import choices, runtime
-from kernelmark.backends.iree.choices import Choice
+from kernelmark.backends.iree.choices import CompileChoice
 from kernelmark.backends.iree.compiler import (
     PACK_PREFIX,
     Build,
+    ToolRound,
     build,
     compiler_present,
     compiler_version,
     packed_by,
+    parse_round,
     present,
+    run_tool,
+    tool_command,
 )
 from kernelmark.backends.iree.runtime import HostKernel
 from kernelmark.backends.iree.targets import Target, kernel_resources, target
-from kernelmark.backends.iree.tools import Round, command, parse_round, run_tool
 from kernelmark.core.dtype import dtype
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import OutOfMemory, Unsupported
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import NO_REASON, Reason
-from kernelmark.core.result import Config, KernelInfo
-from kernelmark.core.space import Space
+from kernelmark.core.result import Config, KernelInfo, Space
 from kernelmark.core.units import bytes_text
 from kernelmark.devices.base import ArgumentSet, Device
 from kernelmark.gpu.pack import holds
@@ -83,9 +85,9 @@ class Iree(Backend):
     def libraries(self) -> dict[str, str]:
         from iree.runtime.version import VERSION
 
-        found = {"iree-runtime": str(VERSION)}
+        versions = {"iree-runtime": str(VERSION)}
         compiler = compiler_version() if compiler_present() else packed_by()
-        return found | ({"iree-compiler": compiler} if compiler else {})
+        return versions | ({"iree-compiler": compiler} if compiler else {})
 
     def supports(self, problem: Problem, info: DeviceInfo) -> str | None:
         reason = self.refuses(problem, info)
@@ -135,16 +137,16 @@ class Iree(Backend):
                 )
             )
         specs = ops.registry.get(problem.op).tensors(problem)
-        made = _info(choice, built)
+        info = _info(choice, built)
         if not goal.gpu:
             threads = getattr(device, "threads", device.info.units)
-            return HostKernel(built.binary, specs, sets, threads, made)
+            return HostKernel(built.binary, specs, sets, threads, info)
         start = time.perf_counter()
         opened = runtime.open_device(goal.driver, device.info.uuid, device.info.index)
         program = runtime.load(opened, built.binary)
         # The driver translates the code that IREE's compiler leaves to it (PTX).
-        made = dataclasses.replace(made, compile_s=made.compile_s + time.perf_counter() - start)
-        return runtime.QueueKernel(program, specs, sets, made, ready=device.synchronize)
+        info = dataclasses.replace(info, compile_s=info.compile_s + time.perf_counter() - start)
+        return runtime.QueueKernel(program, specs, sets, info, ready=device.synchronize)
 
     def benchmark(
         self,
@@ -157,7 +159,7 @@ class Iree(Backend):
         repetition_s: float,
         warmup_s: float,
         timeout_s: float,
-    ) -> Round:
+    ) -> ToolRound:
         """Time a problem with one process of iree-benchmark-module, on the tensors in `files`."""
         goal = _target(device.info)
         _, built = _build(problem, config, goal)
@@ -169,14 +171,14 @@ class Iree(Backend):
         specs = ops.registry.get(problem.op).tensors(problem)
         types = [mlir.base.argument_type(spec)[len("tensor<") : -1] for spec in specs]
         pairs = zip(types, files, strict=True)
-        words = [
-            *command("iree-benchmark-module", binary, mlir.base.FUNCTION, goal, threads),
+        arguments = [
+            *tool_command("iree-benchmark-module", binary, mlir.base.FUNCTION, goal, threads),
             *(f"--input={kind}=@{file}" for kind, file in pairs),
             *("--benchmark_format=json", f"--benchmark_repetitions={repetitions}"),
             f"--benchmark_min_time={repetition_s:.6f}s",
             f"--benchmark_min_warmup_time={warmup_s:.6f}",
         ]
-        return parse_round(run_tool(words, timeout_s))
+        return parse_round(run_tool(arguments, timeout_s))
 
     def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
         goal = target(info)
@@ -216,23 +218,23 @@ def _emulated(problem: Problem) -> str | None:
 
 
 def _target(info: DeviceInfo) -> Target:
-    found = target(info)
-    if found is None:
+    goal = target(info)
+    if goal is None:
         raise Unsupported(_no_target(info))
-    return found
+    return goal
 
 
 def _no_target(info: DeviceInfo) -> Reason:
     return Reason(f"iree has no target for {info.kind} {info.arch}")
 
 
-def _build(problem: Problem, config: Config, goal: Target) -> tuple[Choice, Build]:
+def _build(problem: Problem, config: Config, goal: Target) -> tuple[CompileChoice, Build]:
     choice = choices.choose(problem, config, goal)
     source = choices.source(problem, choice)
     return choice, build(source, choice.flags, goal.identity, goal.pack, choice.spec)
 
 
-def _info(choice: Choice, built: Build) -> KernelInfo:
+def _info(choice: CompileChoice, built: Build) -> KernelInfo:
     kernels = kernel_resources(built.binary)
     # A problem may use several kernels: the largest use of each resource limits occupancy.
     used: dict[str, int] = {"binary_bytes": len(built.binary)}

@@ -22,15 +22,14 @@ from kernelmark import ops
 from kernelmark.backends._rules import get_flag, refuse_unknown
 from kernelmark.backends.iree import lowering
 from kernelmark.backends.iree.compiler import run_compiler
-from kernelmark.backends.iree.spec import EMPTY, Entry, missing
+from kernelmark.backends.iree.spec import EMPTY, RootEntry, missing
 from kernelmark.backends.iree.targets import Target
 from kernelmark.core.dtype import dtype
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import NO_REASON, Reason
-from kernelmark.core.result import Config, ConfigValue
-from kernelmark.core.space import Space
+from kernelmark.core.result import Config, ConfigValue, Space
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.core.units import join_commas
 from kernelmark.kernels import mlir
@@ -54,13 +53,13 @@ _PACKED_OPS = ("gemm", "batched_gemm", "conv")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class CompileChoice:
     """The compiler's input for one problem and config."""
 
     form: Form
     flags: tuple[str, ...]
     label: str
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[RootEntry, ...] = ()
 
     @property
     def spec(self) -> str:
@@ -70,16 +69,16 @@ class Choice:
         return EMPTY.with_entries(plain).text if plain else ""
 
 
-def choose(problem: Problem, config: Config, target: Target) -> Choice:
+def choose(problem: Problem, config: Config, target: Target) -> CompileChoice:
     """Return the config's choice with defaults filled in; raise Unsupported for an impossible
     config."""
     form = form_of(problem, config, target)
     tunable = _lowerings(problem, form, target, seeded=False)
     names = () if tunable is None else tuple(tunable.parameters)
     refuse_unknown("iree", config, (*known_flags(problem, target), *names))
-    given = FrozenDict({name: value for name, value in config.items() if name in names})
-    left = bool(given) and not target.gpu and not any(given.values())
-    tiles = FrozenDict() if left else given
+    chosen = FrozenDict({name: value for name, value in config.items() if name in names})
+    left = bool(chosen) and not target.gpu and not any(chosen.values())
+    tiles = FrozenDict() if left else chosen
     tiled = get_flag(
         "iree", config, "data_tiling", default=default_data_tiling(problem, target) and not tiles
     )
@@ -88,27 +87,27 @@ def choose(problem: Problem, config: Config, target: Target) -> Choice:
         raise Unsupported("iree cannot use tile sizes together with data_tiling")
     if ukernels and not tiled:
         raise Unsupported("iree has microkernels for packed operands only: add data_tiling=yes")
-    if given and form.dynamic:
+    if chosen and form.dynamic:
         raise Unsupported(
             "iree cannot use tile sizes together with dynamic dims: a tuning spec"
             " matches sizes that the compiler knows"
         )
-    if tunable and given and (reason := _misfit(given, tunable, target, left=left)):
+    if tunable and chosen and (reason := _misfit(chosen, tunable, target, left=left)):
         raise Unsupported(reason)
-    entries = lowering.entries(problem, form, target, tiles, packed=tiled) if given else ()
+    entries = lowering.entries(problem, form, target, tiles, packed=tiled) if chosen else ()
     more = [
         flag for name, flag in _SOFTMAX.items() if get_flag("iree", config, name, default=False)
     ]
-    words = ["data-tiled"] * tiled + ["ukernels"] * ukernels
-    words += ["im2col"] * form.im2col + ["by a spec"] * bool(tiles)
-    words += [f"dynamic {','.join(form.dynamic)}"] * bool(form.dynamic)
-    return Choice(
+    features = ["data-tiled"] * tiled + ["ukernels"] * ukernels
+    features += ["im2col"] * form.im2col + ["by a spec"] * bool(tiles)
+    features += [f"dynamic {','.join(form.dynamic)}"] * bool(form.dynamic)
+    return CompileChoice(
         form=form,
         flags=(
             *(*target.flags, *_exactness(problem), f"{DATA_TILING}={str(tiled).lower()}"),
             *([_UKERNELS] * ukernels + more),
         ),
-        label=" ".join([problem.op, target.name, *words]),
+        label=" ".join([problem.op, target.name, *features]),
         entries=entries,
     )
 
@@ -127,7 +126,7 @@ def _misfit(tiles: Config, tunable: Space, target: Target, *, left: bool) -> Rea
     return None if cause is None else Reason(f"iree cannot use this lowering: {cause}")
 
 
-def source(problem: Problem, choice: Choice) -> str:
+def source(problem: Problem, choice: CompileChoice) -> str:
     """Return the module to compile; for a GPU it also has the batch function."""
     problem = with_dynamic(problem, choice.form.dynamic)
     tensors = ops.registry.get(problem.op).tensors(problem)
@@ -136,8 +135,8 @@ def source(problem: Problem, choice: Choice) -> str:
 
 
 def unapplied(
-    problem: Problem, choice: Choice, spec: str, flags: Sequence[str] | None = None
-) -> list[Entry]:
+    problem: Problem, choice: CompileChoice, spec: str, flags: Sequence[str] | None = None
+) -> list[RootEntry]:
     """Return the entries of a choice that no dispatch uses when the problem is compiled with
     `spec`. A spec for more than this problem has its own `flags`, and convolutions are then named
     ops."""
@@ -159,7 +158,7 @@ def known_flags(problem: Problem, target: Target) -> tuple[str, ...]:
     return (*always, "im2col") if _has_columns(problem) else always
 
 
-def codegen_flags(choice: Choice, target: Target) -> tuple[str, ...]:
+def codegen_flags(choice: CompileChoice, target: Target) -> tuple[str, ...]:
     """Return the flags of a choice that are needed to compile a module with its spec."""
     return tuple(flag for flag in choice.flags if flag not in target.flags)
 
@@ -180,21 +179,21 @@ def form_of(problem: Problem, config: Config, target: Target) -> Form:
 
 def _dynamic(problem: Problem, config: Config) -> tuple[str, ...]:
     """Return the dims that a config makes unknown to the compiler, in the problem's order."""
-    given = config.get("dynamic", False)
-    if given is False:
+    value = config.get("dynamic", False)
+    if value is False:
         return ()
-    known = dynamic_dims(problem)
-    text = "yes" if given is True else str(given)
-    words = set(text.split(","))
-    if words == {"all"}:
-        return known
-    if not words <= {*known}:
+    dims = dynamic_dims(problem)
+    text = "yes" if value is True else str(value)
+    names = set(text.split(","))
+    if names == {"all"}:
+        return dims
+    if not names <= {*dims}:
         raise Unsupported(
             f"dynamic={text} in the config: {problem.op} has no such dim in the"
             " shapes of its tensors; give all, or dims separated by commas, of "
-            f"{', '.join(known)}"
+            f"{', '.join(dims)}"
         )
-    return tuple(name for name in known if name in words)
+    return tuple(name for name in dims if name in names)
 
 
 def _has_columns(problem: Problem) -> bool:
@@ -234,8 +233,8 @@ def _exactness(problem: Problem) -> tuple[str, ...]:
 
 def space(problem: Problem, target: Target) -> Space | None:
     """Return the lowering configs of the problem in its default form; None if there are none."""
-    found = _lowerings(problem, form_of(problem, {}, target), target)
-    if found is None:
+    lowerings = _lowerings(problem, form_of(problem, {}, target), target)
+    if lowerings is None:
         return None
     # Most flags have a single value, so that a reference can be IREE's own default.
     values: dict[str, tuple[ConfigValue, ...]] = {"data_tiling": (False,)}
@@ -246,22 +245,26 @@ def space(problem: Problem, target: Target) -> Space | None:
         values["im2col"] = (True,)
     if not target.gpu and problem.op == "attention":
         values |= dict.fromkeys(_SOFTMAX, (True, False))
-    first = {name: one[0] for name, one in values.items()}
-    made = dataclasses.replace(
-        found,
-        parameters={**found.parameters, **values},
-        default=FrozenDict({**found.default, **first} if found.default else {}),
-        seeds=tuple(FrozenDict({**seed, **first}) for seed in found.seeds),
+    first = {name: options[0] for name, options in values.items()}
+    extended = dataclasses.replace(
+        lowerings,
+        parameters={**lowerings.parameters, **values},
+        default=FrozenDict({**lowerings.default, **first} if lowerings.default else {}),
+        seeds=tuple(FrozenDict({**seed, **first}) for seed in lowerings.seeds),
     )
-    return _with_packing(made, found, target, named=_has_columns(problem)) if packs else made
+    return (
+        _with_packing(extended, lowerings, target, named=_has_columns(problem))
+        if packs
+        else extended
+    )
 
 
-def _with_packing(made: Space, tiles: Space, target: Target, *, named: bool) -> Space:
+def _with_packing(tiled: Space, tiles: Space, target: Target, *, named: bool) -> Space:
     """Return the space with a point that leaves the tiles to the compiler and packs the operands,
     for the microkernels. Both flags are always set together: they apply to a whole module, so the
     winners of its ops have to agree on them. For a convolution, im2col alone is another point."""
     names = tuple(tiles.parameters)
-    nothing = {**made.default, **dict.fromkeys(names, 0)}
+    nothing = {**tiled.default, **dict.fromkeys(names, 0)}
     left = [FrozenDict({**nothing, "data_tiling": True, "ukernels": True})]
     left += [FrozenDict(nothing)] * named
 
@@ -277,15 +280,15 @@ def _with_packing(made: Space, tiles: Space, target: Target, *, named: bool) -> 
 
     # On a Neoverse N1 the microkernels beat every tile for most GEMMs from 100³ on (256³ with B
     # along k: 1.04 ms, tiles 1.25, default 1.33). On AVX-512 they were not measured and come last.
-    position = 0 if target.vector_bytes <= _SHORT_BYTES else len(made.seeds)
+    position = 0 if target.vector_bytes <= _SHORT_BYTES else len(tiled.seeds)
     return dataclasses.replace(
-        made,
+        tiled,
         parameters={
             name: (*values, 0) if name in names and 0 not in values else values
-            for name, values in made.parameters.items()
+            for name, values in tiled.parameters.items()
         },
         forbids=forbids,
-        seeds=(*made.seeds[:position], *left, *made.seeds[position:]),
+        seeds=(*tiled.seeds[:position], *left, *tiled.seeds[position:]),
         parts=(
             {**tiles.parameters, "data_tiling": (False,), "ukernels": (False,)},
             *({name: (value,) for name, value in item.items()} for item in left),
@@ -305,14 +308,14 @@ def _lowerings(
 def untunable(problem: Problem, target: Target) -> Reason:
     """Return why no lowering config can be tried for a problem; empty if one can."""
     try:
-        found = lowering.space(problem, form_of(problem, {}, target), target, seeded=False)
+        lowerings = lowering.space(problem, form_of(problem, {}, target), target, seeded=False)
     except Unsupported as error:
         return error.message
-    if next(iter(found), None) is not None:
+    if next(iter(lowerings), None) is not None:
         return NO_REASON
     causes = Counter(
-        found.forbids(dict(zip(found.parameters, values, strict=True)))
-        for values in itertools.product(*found.parameters.values())
+        lowerings.forbids(dict(zip(lowerings.parameters, values, strict=True)))
+        for values in itertools.product(*lowerings.parameters.values())
     )
     ((cause, _),) = causes.most_common(1)
     return Reason(f"every combination of tiles is ruled out; most often, {cause}")

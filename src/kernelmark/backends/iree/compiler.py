@@ -1,4 +1,6 @@
-"""Compile MLIR to a binary: from a bundle, else a disk cache, else iree-compile.
+"""Compile MLIR to a binary (from a bundle, a disk cache, or with iree-compile), and run IREE's
+programs. Every run is a new process: it allocates anew, and a kernel that crashes does not end
+kernelmark.
 
 The compiler runs in a separate process, so that a compiler that aborts does not end the worker; any
 number of workers may compile at once.
@@ -20,9 +22,11 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from kernelmark.backends.iree.spec import MAIN, PREPROCESSING_FLAG, SPEC_FLAG
-from kernelmark.core.errors import CompileError, Unsupported
+from kernelmark.backends.iree.targets import Target
+from kernelmark.core.errors import CaseError, CompileError, Unsupported
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
 from kernelmark.core.units import duration_text
@@ -104,15 +108,15 @@ def compile_now(source: str, flags: tuple[str, ...], identity: str, spec: str = 
     """Return `source` compiled by the installed compiler, from the cache if possible."""
     start = time.perf_counter()
     key = digest(source, "\n".join(flags), compiler_identity(), identity, *([spec] if spec else []))
-    found = _recent.get(key) or _from_cache(key)
-    made = found or _compile(key, source, flags, spec)
-    _recent[key] = made
+    cached = _recent.get(key) or _from_cache(key)
+    compiled = cached or _compile(key, source, flags, spec)
+    _recent[key] = compiled
     _recent.move_to_end(key)
     while len(_recent) > _REMEMBERED:
         _recent.popitem(last=False)
-    binary, configs = made
+    binary, configs = compiled
     seconds = time.perf_counter() - start
-    return Build(binary=binary, seconds=seconds, cached=found is not None, configs=configs)
+    return Build(binary=binary, seconds=seconds, cached=cached is not None, configs=configs)
 
 
 def _from_cache(key: str) -> tuple[bytes, Mapping[str, str]] | None:
@@ -125,9 +129,9 @@ def _from_cache(key: str) -> tuple[bytes, Mapping[str, str]] | None:
 def _compile(
     key: str, source: str, flags: tuple[str, ...], spec: str
 ) -> tuple[bytes, Mapping[str, str]]:
-    with tempfile.TemporaryDirectory(prefix="kmark-iree-") as made:
-        binary = run_compiler(source, flags, spec, dumps=Path(made))
-        configs = {name: config_text(one) for name, one in load_configs(Path(made)).items()}
+    with tempfile.TemporaryDirectory(prefix="kmark-iree-") as folder:
+        binary = run_compiler(source, flags, spec, dumps=Path(folder))
+        configs = {name: config_text(config) for name, config in load_configs(Path(folder)).items()}
     cache = _cache(cache_root())
     cache.put(key + CONFIGS, configs_json(configs))  # first: a cached module has its configs
     cache.put(key, binary)
@@ -226,8 +230,8 @@ def run_limited(
 
 def spec_flags(spec: str, path: str | Path) -> tuple[str, ...]:
     """Return the flags that pass a spec in a file: two if it has a part for preprocessing."""
-    found = (f"{SPEC_FLAG}={path}",)
-    return (*found, f"{PREPROCESSING_FLAG}={path}") if f"@{MAIN}(" in spec else found
+    flags = (f"{SPEC_FLAG}={path}",)
+    return (*flags, f"{PREPROCESSING_FLAG}={path}") if f"@{MAIN}(" in spec else flags
 
 
 def run_compiler(
@@ -347,10 +351,10 @@ def load_configs(folder: Path) -> dict[str, tuple[str, ...]]:
 
 def parse_configs(text: str) -> dict[str, tuple[str, ...]]:
     """Parse the translation info and the lowering configs of each kernel in a dump."""
-    found = list(_FUNCTION.finditer(text))
+    functions = list(_FUNCTION.finditer(text))
     configs = {}
-    for at, match in enumerate(found):
-        end = found[at + 1].start() if at + 1 < len(found) else len(text)
+    for at, match in enumerate(functions):
+        end = functions[at + 1].start() if at + 1 < len(functions) else len(text)
         body = text[match.start(2) : end]
         info = attributes_in(body, "#iree_codegen.translation_info")
         tiles = [
@@ -364,15 +368,15 @@ def parse_configs(text: str) -> dict[str, tuple[str, ...]]:
 
 def attributes_in(text: str, name: str) -> list[str]:
     """Return the text between the angle brackets of each attribute `name<…>`."""
-    found = []
+    attributes = []
     for match in re.finditer(re.escape(name) + "<", text):
         depth, at = 1, match.end()
         while depth and at < len(text):
             # The > of -> is not a closing bracket.
             depth += {"<": 1, ">": -(text[at - 1] != "-")}.get(text[at], 0)
             at += 1
-        found.append(text[match.end() : at - 1])
-    return found
+        attributes.append(text[match.end() : at - 1])
+    return attributes
 
 
 def config_text(config: Sequence[str]) -> str:
@@ -384,23 +388,113 @@ def config_parts(config: Sequence[str]) -> tuple[str, ...]:
     """Return the pipeline with its workgroup, then each list of tile sizes."""
     pipeline = _PIPELINE.search(config[0]) if config else None
     size = _WORKGROUP.search(config[0]) if config else None
-    head = " ".join(found[1] for found in (pipeline, size) if found)
+    head = " ".join(match[1] for match in (pipeline, size) if match)
     # A kernel may have several lowering configs. Only that of the op with a reduction is shown:
     # elementwise ops fused with it follow its tiles.
     tiles = [
         part
-        for one in sorted(config[1:], key=lambda item: "reduction" in item)[-1:]
-        for part in _COMMA.split(_MMA.sub(r"\1", _without_promotion(one)).strip("{}"))
+        for config_line in sorted(config[1:], key=lambda item: "reduction" in item)[-1:]
+        for part in _COMMA.split(_MMA.sub(r"\1", _without_promotion(config_line)).strip("{}"))
     ]
     return tuple(filter(None, [head, *tiles]))
 
 
 def _without_promotion(config: str) -> str:
     """Remove the attributes for promoting operands, which are longer than the tile sizes."""
-    while found := _PROMOTION.search(config):
-        depth, at = 1, found.end()
+    while match := _PROMOTION.search(config):
+        depth, at = 1, match.end()
         while depth and at < len(config):
             depth += {"[": 1, "]": -1}.get(config[at], 0)
             at += 1
-        config = config[: found.start()] + config[at:].removeprefix(", ")
+        config = config[: match.start()] + config[at:].removeprefix(", ")
     return config
+
+
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+_MODULE = "iree-benchmark-module"
+_TOOL_LOG_CHARACTERS = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchTime:
+    """The time of a kernel per call of the function, summed over its dispatches, and their
+    number."""
+
+    seconds: float
+    calls: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolRound:
+    """The times of one process of iree-benchmark-module: a sample per repetition, and the time of
+    each kernel. `dispatches` is empty if the driver does not attribute time to kernels. `timed_s`
+    is the total over all iterations of all repetitions."""
+
+    samples_s: tuple[float, ...]
+    dispatches: Mapping[str, DispatchTime]
+    timed_s: float = 0.0
+
+    @property
+    def kernel_s(self) -> float:
+        return sum(dispatch.seconds for dispatch in self.dispatches.values())
+
+
+def tool_command(name: str, binary: Path, function: str, target: Target, threads: int) -> list[str]:
+    """Return the command that calls a function of a module with one of IREE's programs."""
+    import iree._runtime_libs
+
+    program = Path(next(iter(iree._runtime_libs.__path__))) / name
+    device = [f"--device={target.driver}"]
+    if threads and not target.gpu:
+        device.append(f"--task_topology_group_count={threads}")
+    return [str(program), f"--module={binary}", f"--function={function}", *device]
+
+
+def run_tool(argv: Sequence[str], timeout_s: float) -> str:
+    """Return a program's standard output; raise CaseError if it fails or exceeds the timeout."""
+    name = Path(argv[0]).name
+    try:
+        done = run_child(argv, timeout_s=timeout_s)
+    except subprocess.TimeoutExpired:
+        raise CaseError(
+            f"{name} did not end within {duration_text(timeout_s)}",
+            hint="allow more with --timeout",
+        ) from None
+    if done.returncode:
+        log = done.stderr.decode(errors="replace").strip()[-_TOOL_LOG_CHARACTERS:]
+        code = done.returncode
+        if code < 0:
+            signal = signal_name(-code)
+            raise CaseError(f"{name} was ended by {signal}" + (f": {log}" if log else ""))
+        raise CaseError(f"{name} failed with exit code {code}" + (f": {log}" if log else ""))
+    return done.stdout.decode(errors="replace")
+
+
+def parse_round(text: str) -> ToolRound:
+    """Parse the JSON of iree-benchmark-module: repetitions, and a row for each kernel."""
+    try:
+        rows: list[dict[str, Any]] = json.loads(text[text.index("{") :])["benchmarks"]
+    except (ValueError, KeyError) as error:
+        raise CaseError(f"{_MODULE}: not JSON: {error}") from None
+    failed = next((row for row in rows if row.get("error_occurred")), None)
+    if failed is not None or not rows:
+        message = failed.get("error_message", "") if failed else "no benchmark ran"
+        raise CaseError(f"{_MODULE} failed" + (f": {message}" if message else ""))
+    single = [row for row in rows if row["run_type"] == "iteration"]
+    calls = [row for row in single if "calls" not in row]
+    kernels = {
+        row["run_name"].partition("/")[2]: DispatchTime(
+            seconds=_row_seconds(row), calls=float(row["calls"])
+        )
+        for row in single
+        if "calls" in row
+    }
+    return ToolRound(
+        samples_s=tuple(map(_row_seconds, calls)),
+        dispatches=kernels,
+        timed_s=sum(_row_seconds(row) * row.get("iterations", 1) for row in calls),
+    )
+
+
+def _row_seconds(row: Mapping[str, Any]) -> float:
+    return float(row["real_time"]) * _SECONDS[row["time_unit"]]

@@ -1,24 +1,600 @@
-"""Lowering configs of a problem: its root ops, the space of their tiles, the spec's entries."""
+"""Lowering configs of a problem: its root ops, the space of their tiles (for AMD's matrix
+instructions and for GEMMs on a CPU), the spec's entries.
+
+AMD: `mma` is the instruction, `tile` a workgroup's part of the result and its step along k in
+elements, `subgroups` how many subgroups share it; the rest are options of the pipeline. Lowerings
+that cannot fit into shared memory or registers are not compiled.
+
+CPU: `tile` is a workgroup's part of the result, `cache` a part of that (0: no such level), `vector`
+the part that is computed in registers at once.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
+import re
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
-from kernelmark.backends.iree.amd_tiles import FREE, AmdTiles
-from kernelmark.backends.iree.cpu_tiles import CpuTiles
-from kernelmark.backends.iree.spec import Entry, Lowering, Rewrite, Root, function_name
+from kernelmark.backends.iree.spec import Lowering, Rewrite, Root, RootEntry, function_name
 from kernelmark.backends.iree.targets import Target
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
-from kernelmark.core.result import Config, ConfigValue
-from kernelmark.core.space import Space
+from kernelmark.core.reason import Reason
+from kernelmark.core.result import Config, ConfigValue, Space
 from kernelmark.core.units import join_commas
 from kernelmark.kernels.mlir.base import Form, element_type
-from kernelmark.kernels.mlir.conv import im2col_function
+from kernelmark.kernels.mlir.sources import im2col_function
 from kernelmark.ops.conv import output_size
+
+
+class _Arch(NamedTuple):
+    """Limits of a lowering. `mma` are the dense instructions that IREE 3.13 lists for the target
+    (`iree-compile --compile-to=executable-sources`, attribute iree_gpu.target), without their
+    `family`. A result may fill `result_registers`, half of a lane's 4-byte registers: operands,
+    prefetched operands and addresses need the rest."""
+
+    mma: str
+    lds_bytes: int = 65536
+    family: str = "MFMA"
+    wave: int = 64
+    result_registers: int = 256
+
+
+_ARCHS: Mapping[str, _Arch] = {
+    "gfx90a": _Arch(
+        "F32_16x16x16_F16 F32_32x32x8_F16 F32_16x16x8_BF16 F32_32x32x4_BF16 "
+        "F32_16x16x4_F32 F64_16x16x4_F64 I32_16x16x16_I8 I32_32x32x8_I8"
+    ),
+    "gfx942": _Arch(
+        "F32_16x16x16_F16 F32_32x32x8_F16 F32_16x16x16_BF16 F32_32x32x8_BF16 "
+        "F32_16x16x32_F8E4M3FNUZ F32_32x32x16_F8E4M3FNUZ F32_16x16x32_F8E5M2FNUZ "
+        "F32_32x32x16_F8E5M2FNUZ F32_16x16x4_F32 F64_16x16x4_F64 I32_16x16x32_I8 I32_32x32x16_I8"
+    ),
+    "gfx950": _Arch(
+        "F32_16x16x32_F16 F32_32x32x16_F16 F32_16x16x16_F16 F32_32x32x8_F16 "
+        "F32_16x16x32_BF16 F32_32x32x16_BF16 F32_16x16x16_BF16 F32_32x32x8_BF16 "
+        "F32_16x16x128_F8E4M3FN F32_32x32x64_F8E4M3FN F32_16x16x32_F8E4M3FN F32_32x32x16_F8E4M3FN "
+        "F32_16x16x128_F8E5M2 F32_32x32x64_F8E5M2 F32_16x16x32_F8E5M2 F32_32x32x16_F8E5M2 "
+        "F32_16x16x4_F32 F64_16x16x4_F64 I32_16x16x64_I8 I32_32x32x32_I8 "
+        "I32_16x16x32_I8 I32_32x32x16_I8",
+        lds_bytes=163840,
+    ),
+    "gfx1100": _Arch(
+        "F32_16x16x16_F16 F16_16x16x16_F16 F32_16x16x16_BF16 I32_16x16x16_I8",
+        family="WMMAR3",
+        wave=32,
+        result_registers=128,
+    ),
+}
+_MAX_THREADS = 1024
+# Padding of rows in shared memory against bank conflicts (IREE's GPUReduceBankConflicts).
+_PAD_BYTES = 8
+_LOAD_BYTES = 16
+_SUBGROUPS = Reason("the subgroups do not divide the tile")
+_SHARED_MEMORY = Reason("the tiles exceed shared memory")
+
+_OPTIONS: Mapping[str, tuple[ConfigValue, ...]] = {
+    "stages": (1, 2),
+    "pad_lds": (False, True),
+    "transpose_grid": (False, True),
+    "waves_per_eu": (0, 1, 2, 4),
+}
+FREE = ("pipeline", "stages", "transpose_grid", "waves_per_eu")  # not used by any rule
+
+
+class Mma(NamedTuple):
+    """An instruction's result type, shape and operand type."""
+
+    result: str
+    m: int
+    n: int
+    k: int
+    operand: str
+
+
+@functools.cache
+def _parse_mma(name: str) -> Mma:
+    match = re.fullmatch(r"[A-Z]+[0-9]?_([FI]\d+)_(\d+)x(\d+)x(\d+)_(\w+)", name)
+    assert match is not None, name
+    m, n, k = (int(match[i]) for i in (2, 3, 4))
+    return Mma(result=match[1], m=m, n=n, k=k, operand=match[5])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AmdTiles:
+    """Lowerings for one architecture."""
+
+    arch: str
+
+    @staticmethod
+    def archs() -> tuple[str, ...]:
+        return tuple(_ARCHS)
+
+    def values(self, root: Root) -> Mapping[str, tuple[ConfigValue, ...]]:
+        mma = self._instructions(root)
+        if not mma:
+            raise Unsupported(self._no_instruction(root))
+        tiles = {name: _dividing(name, *values) for name, values in self._tiles(root).items()}
+        if root.kind == "attention":
+            more = {"subgroups_m": (1, 2, 4, 8), "waves_per_eu": _OPTIONS["waves_per_eu"]}
+            return {"mma": tuple(mma), **tiles, **more}
+        subgroups = {"subgroups_m": (1, 2, 4), "subgroups_n": (1, 2, 4)}
+        pipelines = {"pipeline": ("TileAndFuse", "VectorDistribute")}
+        if root.kind == "convolution":
+            pipelines = {}
+        return {"mma": tuple(mma), **tiles, **subgroups, **pipelines, **_OPTIONS}
+
+    def _tiles(self, root: Root) -> Mapping[str, tuple[tuple[int, ...], int]]:
+        """Return the sizes that a tile may have, and the size of the dim that it must divide."""
+        if root.kind == "attention":
+            keys = (16, 32, 64, 128, 256)[: 5 if _bytes(root) == 1 else 4]
+            return {
+                "tile_m": ((32, 64, 128, 256), root.sizes["m"][-1]),
+                "tile_k": (keys, root.size("k2")),
+            }
+        if root.kind == "convolution":
+            rows, columns = root.sizes["image"]
+            return {
+                "tile_p": ((1, 2, 4, 8, 16), rows),
+                "tile_q": ((16, 32, 64, 128), columns),
+                "tile_n": ((32, 64, 128, 256), root.size("channels")),
+                "tile_k": ((16, 32, 64, 128, 256), self._depth(root)),
+            }
+        return {f"tile_{dim}": ((16, 32, 64, 128, 256), root.size(dim)) for dim in "mnk"}
+
+    def _no_instruction(self, root: Root) -> Reason:
+        operands = dict.fromkeys(root.types[name] for name in _OPERANDS if name in root.types)
+        fits = " and fits an attention" if root.kind == "attention" else ""
+        return Reason(
+            f"IREE has no matrix instruction of {self.arch} for {join_commas(operands)} that sums"
+            f" in {root.types['output_type']}{fits}"
+        )
+
+    def seeds(self, root: Root) -> Sequence[Config]:
+        """Return configs that IREE itself often chooses."""
+        return [self._start(root)]
+
+    def _start(self, root: Root) -> Config:
+        mma = next(iter(self._instructions(root)))
+        common: dict[str, ConfigValue] = {"mma": mma, "subgroups_m": 2, "waves_per_eu": 0}
+        if root.kind == "attention":
+            deep = max(64, _parse_mma(mma).k)
+            return common | {"tile_m": 64, "tile_k": deep, "subgroups_m": 4}
+        rows = {"tile_m": 64} if root.kind == "contraction" else {"tile_p": 4, "tile_q": 32}
+        pipeline = {"pipeline": "TileAndFuse"} if root.kind == "contraction" else {}
+        options = {"stages": 2, "pad_lds": True, "transpose_grid": False}
+        sizes = {"tile_n": 64, "tile_k": max(64, _parse_mma(mma).k), "subgroups_n": 2}
+        return common | rows | pipeline | sizes | options
+
+    def forbids(self, root: Root, config: Config) -> str | None:
+        mma = _parse_mma(str(config["mma"]))
+        if root.kind == "attention":
+            return self._forbids_attention(root, config, mma)
+        t = {name: int(v) for name, v in config.items() if name.startswith(("tile", "subg"))}
+        rows = t["tile_m"] if root.kind == "contraction" else t["tile_p"] * t["tile_q"]
+        along_m = t.get("tile_m", t.get("tile_q", 0))
+        if along_m % mma.m or t["tile_n"] % mma.n or t["tile_k"] % mma.k:
+            return "the instruction does not divide the tile"
+        if (rows // mma.m) % t["subgroups_m"] or (t["tile_n"] // mma.n) % t["subgroups_n"]:
+            return _SUBGROUPS
+        if root.kind == "convolution" and t["tile_p"] % t["subgroups_m"]:
+            return "the subgroups do not divide tile_p"
+        waves = t["subgroups_m"] * t["subgroups_n"]
+        if reason := self._crowded(rows * t["tile_n"] * root.bits("output_type") // 8, waves):
+            return reason
+        width = _bytes(root)
+        pad = _PAD_BYTES if config["pad_lds"] else 0
+        if (rows + t["tile_n"]) * (t["tile_k"] * width + pad) > self._limits.lds_bytes:
+            return _SHARED_MEMORY
+        # Tiles are copied by whole loads, the same number in each thread.
+        whole = waves * self._limits.wave * _LOAD_BYTES
+        if any(side * t["tile_k"] * width % whole for side in (rows, t["tile_n"])):
+            return "the threads do not divide the copy to shared memory"
+        return None
+
+    def _forbids_attention(self, root: Root, config: Config, mma: Mma) -> str | None:
+        rows, keys, waves = (int(config[n]) for n in ("tile_m", "tile_k", "subgroups_m"))
+        dim, out = root.size("k1"), root.size("n")
+        if rows % (mma.m * waves) or keys % mma.m or keys % mma.k or dim % mma.k or out % mma.n:
+            return "the instruction does not divide the tile"
+        if reason := self._crowded(rows * (out + keys) * 4, waves):
+            return reason
+        lds_bytes = (rows * dim + keys * (dim + out)) * _bytes(root)
+        return _SHARED_MEMORY if lds_bytes > self._limits.lds_bytes else None
+
+    def lowering(self, root: Root, config: Config) -> Lowering:
+        mma = _parse_mma(str(config["mma"]))
+        if root.kind == "attention":
+            return _attention(root, config, mma, self._limits)
+        t = {name: int(v) for name, v in config.items() if name.startswith(("tile", "subg"))}
+        lead = [1] if root.sizes["batch"] else []
+        none = [0 for _ in lead]
+        parts = t["tile_n"] // mma.n // t["subgroups_n"]
+        if root.kind == "convolution":
+            # IREE converts it to a GEMM: the loops of r, s and c become one.
+            tile = [1, t["tile_p"], t["tile_q"], t["tile_n"], 0]
+            steps = [0, 0, 0, 0, t["tile_k"] // mma.k]
+            shared = [1, t["tile_p"] // t["subgroups_m"], t["tile_q"] // mma.m, parts, 0]
+        else:
+            tile = [*lead, t["tile_m"], t["tile_n"], 0]
+            steps = [*none, 0, 0, t["tile_k"] // mma.k]
+            shared = [*lead, t["tile_m"] // mma.m // t["subgroups_m"], parts, 0]
+        if config.get("pipeline") == "VectorDistribute":
+            steps[-1] = t["tile_k"]
+            counts = [*lead, t["subgroups_m"], t["subgroups_n"], 1]
+            share = f"subgroup_basis = [{counts}, {list(range(len(counts)))}]"
+        else:
+            share = f"subgroup = {shared}"
+        return Lowering(
+            config="#iree_gpu.lowering_config<{"
+            f"mma_kind = #iree_gpu.mma_layout<{config['mma']}>, promote_operands = [0, 1], "
+            f"reduction = {steps}, {share}, workgroup = {tile}}}>",
+            translation=_translation(
+                str(config.get("pipeline", "TileAndFuse")),
+                t["subgroups_m"] * t["subgroups_n"],
+                self._limits.wave,
+                _pipeline_options(config, igemm=root.kind == "convolution"),
+                _waves(config),
+            ),
+        )
+
+    def _instructions(self, root: Root) -> list[str]:
+        operand = {root.types[n] for n in root.types if n in _OPERANDS}
+        result = root.types["output_type"].upper()
+        names = [f"{self._limits.family}_{name}" for name in self._limits.mma.split()]
+        instructions = [n for n in names if {_parse_mma(n).operand} == {o.upper() for o in operand}]
+        if root.kind == "attention":
+            # The result of the first GEMM stays in registers and is an operand of the second, which
+            # has to read it in that layout. Shapes with square results and the k of f16 allow that.
+            # For f8e4m3fnuz, IREE has a virtual instruction that reads the second's operand in that
+            # order. WMMA of gfx11 passes it through shared memory, as IREE itself does.
+            fits = _ATTENTION_SHAPES.get(min(operand), ((16, 16, 16), (32, 32, 8)))
+            instructions = [n for n in instructions if _parse_mma(n)[1:4] in fits]
+        return [name for name in instructions if _parse_mma(name).result == result]
+
+    def _crowded(self, result_bytes: int, waves: int) -> str | None:
+        threads = waves * self._limits.wave
+        if threads > _MAX_THREADS:
+            return "the subgroups exceed a workgroup"
+        if result_bytes > self._limits.result_registers * 4 * threads:
+            return "the result exceeds the registers"
+        return None
+
+    @property
+    def _limits(self) -> _Arch:
+        return _ARCHS[self.arch]
+
+    def _depth(self, root: Root) -> int:
+        return math.prod(root.sizes["filter"]) * root.size("terms")
+
+
+_F8 = "f8E4M3FNUZ"
+_OCP_F8 = "f8E4M3FN"
+_ATTENTION_SHAPES = {
+    _F8: ((16, 16, 32), (32, 32, 16)),
+    # Through shared memory instead of registers, as IREE itself does: any shape fits.
+    _OCP_F8: ((16, 16, 128), (32, 32, 64), (16, 16, 32), (32, 32, 16)),
+}
+_OPERANDS = ("lhs_type", "rhs_type", "query_type", "key_type", "value_type")
+
+
+def _attention(root: Root, config: Config, mma: Mma, limits: _Arch) -> Lowering:
+    waves = int(config["subgroups_m"])
+    lead = len((*root.sizes["batch"], *root.sizes["m"])) - 1  # index of the row loop
+    ones, none = [1] * lead, [0] * lead
+    counts = [*ones, waves, 1, 1, 1]
+    m, n, k1, k2 = range(lead, lead + 4)
+
+    def gemm(kind: str, promoted: str, loops: Sequence[int]) -> str:
+        basis = f"[{counts}, {[*range(lead), *loops]}]"
+        return (
+            f"{{lowering_config = #iree_gpu.lowering_config<{{mma_kind = {kind}, "
+            f"promote_operands = {promoted}, subgroup_basis = {basis}}}>}}"
+        )
+
+    def virtual(k: int) -> str:
+        name = f"VMFMA_{mma.result}_{mma.m}x{mma.n}x{k}_{mma.operand}"
+        return f"#iree_gpu.virtual_mma_layout<{name}, col_major = true>"
+
+    plain = f"#iree_gpu.mma_layout<{config['mma']}, col_major = true>"
+    first = second = plain
+    if mma.operand == _OCP_F8.upper() or limits.family != "MFMA":
+        first = second = f"#iree_gpu.mma_layout<{config['mma']}>"
+    elif mma.operand == "F16":
+        # Two instructions for twice the k: the operands are then read 8 elements at a time.
+        first = virtual(2 * mma.k)
+    elif mma.operand == _F8.upper():
+        second = virtual(mma.k)
+    return Lowering(
+        config="#iree_gpu.lowering_config<{promote_operands = [0, 1, 2], "
+        f"reduction = {[*none, 0, 0, 0, config['tile_k']]}, "
+        f"workgroup = {[*ones, config['tile_m'], root.size('n'), 0, 0]}}}>",
+        translation=_translation(
+            "VectorDistribute",
+            waves,
+            limits.wave,
+            'iree_codegen.denormal_fp_math_f32 = #iree_codegen.denormal_fp_math<"preserve-sign">',
+            _waves(config),
+        ),
+        parts=f"{{pv_attrs = {gemm(second, '[1]', (m, n, k2))}, "
+        f"qk_attrs = {gemm(first, '[0, 1]', (m, k1, k2))}}}",
+    )
+
+
+def _translation(pipeline: str, waves: int, wave: int, *attributes: str) -> str:
+    return (
+        f"#iree_codegen.translation_info<pipeline = #iree_gpu.pipeline<{pipeline}> "
+        f"workgroup_size = [{waves * wave}, 1, 1] subgroup_size = {wave}, "
+        f"{{{', '.join(filter(None, attributes))}}}>"
+    )
+
+
+def _pipeline_options(config: Config, *, igemm: bool) -> str:
+    options = [
+        f"prefetch_num_stages = {config['stages']}",
+        f"no_reduce_shared_memory_bank_conflicts = {str(not config['pad_lds']).lower()}",
+        f"use_igemm_convolution = {str(igemm).lower()}",
+    ]
+    if config["transpose_grid"]:
+        options.append("reorder_workgroups_strategy = <Transpose>")
+    return f"gpu_pipeline_options = #iree_gpu.pipeline_options<{', '.join(options)}>"
+
+
+def _waves(config: Config) -> str:
+    count = config["waves_per_eu"]
+    return f'llvm_func_attrs = {{"amdgpu-waves-per-eu" = "{count}"}}' if count else ""
+
+
+def _dividing(tile: str, values: tuple[int, ...], size: int) -> tuple[int, ...]:
+    """Return the values that divide a dim: copies of operands are not masked."""
+    dividing = tuple(value for value in values if size % value == 0)
+    if not dividing:
+        dim = tile.removeprefix("tile_")
+        raise Unsupported(f"{dim}={size} of its root op is not a multiple of {values[0]}")
+    return dividing
+
+
+def _bytes(root: Root) -> int:
+    """Return the bytes per element of the operands."""
+    return root.bits(next(name for name in _OPERANDS if name in root.types)) // 8
+
+
+_TILES: Mapping[str, tuple[int, ...]] = {
+    "tile_m": (8, 16, 32, 64, 128, 256),
+    "tile_n": (16, 32, 64, 128, 256),
+}
+_CACHE: Mapping[str, tuple[int, ...]] = {
+    "cache_m": (0, 32),
+    "cache_n": (0, 16, 32),
+    "cache_k": (0, 64),
+}
+_VECTOR_M = (1, 2, 4, 6, 8, 10, 12, 14, 16)
+_VECTOR_K = (1, 4, 8, 16)
+# For one of several GEMMs: the product of their spaces must stay enumerable.
+_FEW: Mapping[str, tuple[int, ...]] = {
+    "tile_m": (64, 256),
+    "tile_n": (64, 256),
+    "vector_m": (4, 6, 8, 16),
+    "vector_k": (1, 4, 16),
+}
+_VECTOR = ("vector_m", "vector_n", "vector_k")
+# The compiler refuses a vector larger than this many registers, and a contraction of vectors with
+# more multiplications than that. With a cache tile along k it keeps that tile of the result in one
+# vector.
+_VECTOR_REGISTERS = 512
+# All multiplications of a vector are unrolled: more than this take the compiler many seconds.
+_UNROLLED = 4096
+
+# Register tiles as rows × registers along n × steps along k, with their speed relative to the best
+# one on sizes that they divide, from f32 GEMMs on one AVX-512 core: with B by rows the best reached
+# 114 GFLOP/s (OpenBLAS: 94 to 111, IREE's default: 75), with B along k, which is transposed in
+# registers, 71 (default: 53).
+_BY_ROWS = (
+    *((6, 4, 1, 1.0), (4, 4, 1, 0.95), (14, 2, 1, 0.93), (8, 2, 4, 0.92), (10, 2, 1, 0.9)),
+    *((8, 2, 1, 0.89), (8, 1, 16, 0.86), (6, 2, 1, 0.84), (16, 1, 1, 0.82), (4, 2, 1, 0.8)),
+    *((12, 1, 1, 0.76), (8, 1, 1, 0.72)),
+)
+_ALONG_K = (
+    *((16, 1, 16, 1.0), (8, 2, 4, 0.95), (12, 1, 16, 0.88), (8, 1, 16, 0.8), (8, 1, 4, 0.75)),
+    *((4, 2, 4, 0.7), (4, 1, 4, 0.6)),
+)
+# The same from one Neoverse N1 core, with registers of 16 bytes: steps along k make one load of A
+# serve several of them (fmla by element). B by rows: 27.5 GFLOP/s (OpenBLAS: 34, IREE's default:
+# 24.5), and 29 with cache tiles; along k: 27 (default: 25.4).
+_SHORT_BY_ROWS = (
+    *((4, 4, 4, 1.0), (4, 4, 16, 0.98), (8, 2, 8, 0.92), (8, 2, 4, 0.9), (6, 4, 4, 0.88)),
+    *((12, 2, 4, 0.82), (4, 2, 16, 0.8), (10, 2, 1, 0.7), (4, 4, 1, 0.68), (8, 2, 1, 0.66)),
+)
+_SHORT_ALONG_K = (
+    *((12, 1, 16, 1.0), (8, 2, 4, 0.95), (8, 1, 16, 0.94), (8, 2, 16, 0.8), (8, 2, 1, 0.7)),
+)
+_SHORT_BYTES = 16
+_SHORT_CACHE = {"cache_m": 32, "cache_n": 32, "cache_k": 64}
+# Relative cost of a result element outside of full vectors: peeled loops compute it one by one
+# along n and in shorter tiles along m and k.
+_TAIL = {"m": 2.0, "n": 8.0, "k": 2.0}
+_SEEDS = 8
+_CACHE_LEVELS = Reason("cache_m and cache_n go together, and cache_k goes with them")
+_LARGE_VECTOR = Reason("vector_m × vector_n × vector_k exceeds the compiler's largest vector")
+_LARGE_CACHE_TILE = Reason("cache_m × cache_n exceeds the compiler's largest vector")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuTiles:
+    """Lowerings for llvm-cpu by the pipeline of tiled GEMMs."""
+
+    vector_bytes: int
+    registers: int
+
+    def values(self, root: Root) -> Mapping[str, tuple[ConfigValue, ...]]:
+        if root.kind != "contraction":  # a named convolution has other loops
+            raise Unsupported("a convolution can be tuned only as im2col")
+        lanes = self._lanes(root)
+        listed: dict[str, tuple[int, ...]] = {}
+        for name in ("tile_m", "tile_n"):
+            size = _size(root, name)
+            tiles = (_FEW if root.prefix else _TILES)[name]
+            listed[name] = tuple(sorted({*_clipped(tiles, size), *_even_tile(size)}))
+        listed["vector_m"] = _FEW["vector_m"] if root.prefix else _VECTOR_M
+        listed["vector_n"] = tuple(lanes * by // 2 for by in (1, 2, 4, 8) if lanes * by > 1)
+        if root.prefix:
+            listed["vector_n"] = listed["vector_n"][-3:]
+        listed["vector_k"] = _FEW["vector_k"] if root.prefix else _VECTOR_K
+        for name in _VECTOR:
+            listed[name] = _clipped(listed[name], _size(root, name))
+        if not root.prefix:
+            listed |= {name: _clipped(v, _size(root, name)) for name, v in _CACHE.items()}
+        return dict(listed)
+
+    def seeds(self, root: Root) -> Sequence[Config]:
+        """Return the register tiles that a model of their tails ranks first, in two workgroup
+        sizes: the largest, which reads least, and one that leaves work to other threads. With short
+        registers, also the first tile with cache tiles."""
+        values = self.values(root)
+        large = {name: _large(_ints(values[name]), _size(root, name)) for name in _TILES}
+        small = {name: _closest(values[name], to) for name, to in (("tile_m", 64), ("tile_n", 128))}
+        best = self._ranked(root, values, large)
+        none = dict.fromkeys(_CACHE, 0)
+        order = [(v, tiles, none) for tiles in (large, small) for v in best[:2]]
+        if self.vector_bytes <= _SHORT_BYTES and not root.prefix:
+            order[1:1] = [(v, large, _SHORT_CACHE) for v in best[:1]]
+        order += [(vector, large, none) for vector in best[2:]]
+        seeds = []
+        for vector, tiles, cache in order:
+            config: dict[str, ConfigValue] = {**tiles, **dict(zip(_VECTOR, vector, strict=True))}
+            if not root.prefix:
+                config |= cache
+            listed = all(config[name] in values[name] for name in config)
+            if listed and config not in seeds and self.forbids(root, config) is None:
+                seeds.append(config)
+        return seeds[:_SEEDS]
+
+    def _ranked(
+        self, root: Root, values: Mapping[str, tuple[ConfigValue, ...]], tiles: Mapping[str, int]
+    ) -> list[tuple[int, ...]]:
+        """Return the register tiles of the space, the fastest within `tiles` first."""
+        lanes = self._lanes(root)
+        costs: dict[tuple[int, ...], float] = {}
+        ranking = {False: (_BY_ROWS, _ALONG_K), True: (_SHORT_BY_ROWS, _SHORT_ALONG_K)}
+        tables = ranking[self.vector_bytes <= _SHORT_BYTES]
+        for rows, by, steps, speed in tables[_along_k(root)]:
+            # Registers for the sums, a row of B and one element of A.
+            if rows * by + by + 1 > self.registers:
+                continue
+            ideal = (rows, by * lanes, steps)
+            vector = tuple(
+                _closest(values[name], to) for name, to in zip(_VECTOR, ideal, strict=True)
+            )
+            cost = 1 / speed
+            for name, size in zip(_VECTOR, vector, strict=True):
+                whole = min(_size(root, name), tiles.get(f"tile_{name[-1]}", _size(root, name)))
+                cost *= 1 + (_TAIL[name[-1]] - 1) * (whole % size) / whole
+            costs[vector] = min(cost, costs.get(vector, cost))
+        return sorted(costs, key=lambda vector: costs[vector])
+
+    def forbids(self, root: Root, config: Config) -> str | None:
+        t = {"cache_m": 0, "cache_n": 0, "cache_k": 0}
+        for name in (*_TILES, *_VECTOR, *(() if root.prefix else _CACHE)):
+            value = config.get(name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                return Reason(f"{root.prefix}{name}={value!r} is not a size")
+            if not value and name not in _CACHE:
+                return Reason(f"{root.prefix}{name}={value} must be positive")
+            t[name] = value
+        for dim in "mn":
+            tile, cache, vector = (t[f"{level}_{dim}"] for level in ("tile", "cache", "vector"))
+            if vector > tile or (cache and (cache % vector or tile % cache)):
+                return _unnested(dim, tile, cache, vector)
+        if bool(t["cache_m"]) != bool(t["cache_n"]) or (t["cache_k"] and not t["cache_m"]):
+            return _CACHE_LEVELS
+        if t["cache_k"] % t["vector_k"]:
+            return _undivided(t["cache_k"], t["vector_k"])
+        width, largest = root.bits("output_type") // 8, _VECTOR_REGISTERS * self.vector_bytes
+        vector = t["vector_m"] * t["vector_n"]
+        # Above twice the register file, the whole result spills at every step.
+        if vector * width > 2 * self.registers * self.vector_bytes:
+            return "vector_m × vector_n exceeds the registers"
+        if vector * t["vector_k"] > _UNROLLED:
+            return f"vector_m × vector_n × vector_k exceeds {_UNROLLED}"
+        if vector * t["vector_k"] * width >= largest:
+            return _LARGE_VECTOR
+        if t["cache_k"] and t["cache_m"] * t["cache_n"] * width >= largest:
+            return _LARGE_CACHE_TILE
+        return None
+
+    def lowering(self, root: Root, config: Config) -> Lowering:
+        lead = [1] if root.sizes["batch"] else []
+        t = {name: int(config[name]) for name in (*_TILES, *_VECTOR, *_CACHE) if name in config}
+        levels = [("distribution", [*lead, t["tile_m"], t["tile_n"], 0])]
+        if t.get("cache_m"):
+            levels.append(("cache_parallel", [*lead, t["cache_m"], t["cache_n"], 0]))
+        if t.get("cache_k"):
+            levels.append(("cache_reduction", [*(0 for _ in lead), 0, 0, t["cache_k"]]))
+        levels.append(("vector_common_parallel", [*lead, t["vector_m"], t["vector_n"], 0]))
+        levels.append(("vector_reduction", [*(0 for _ in lead), 0, 0, t["vector_k"]]))
+        written = ", ".join(f"{name} = {sizes}" for name, sizes in sorted(levels))
+        return Lowering(
+            config=f"#iree_cpu.lowering_config<{written}>",
+            # Peeled loops: without them, sizes that a tile does not divide are computed element by
+            # element (100 × 100 × 100 on AVX-512: 4 times slower).
+            translation="#iree_codegen.translation_info<"
+            "pipeline = #iree_cpu.pipeline<DoubleTilingExpert>, {enable_loop_peeling}>",
+        )
+
+    def _lanes(self, root: Root) -> int:
+        """Return the elements of the result per register."""
+        return max(1, 8 * self.vector_bytes // root.bits("output_type"))
+
+
+# Cached: every combination of a space is checked, and few differ in these values.
+@functools.cache
+def _unnested(dim: str, tile: int, cache: int, vector: int) -> Reason:
+    return Reason(f"tile_{dim}={tile} ⊇ cache_{dim}={cache} ⊇ vector_{dim}={vector} must fit")
+
+
+@functools.cache
+def _undivided(cache_k: int, vector_k: int) -> Reason:
+    return Reason(f"cache_k={cache_k} is not a multiple of vector_k={vector_k}")
+
+
+def _along_k(root: Root) -> bool:
+    """Return whether B is read along k, and so transposed in registers."""
+    return root.reads[1].endswith("j, k")
+
+
+def _size(root: Root, name: str) -> int:
+    return root.size(name[-1])
+
+
+def _clipped(values: tuple[int, ...], size: int) -> tuple[int, ...]:
+    """Return the values up to the first that covers the dim: larger ones are equivalent."""
+    enough = next((i for i, value in enumerate(values) if value >= size), len(values))
+    return values[: enough + 1]
+
+
+def _even_tile(size: int) -> tuple[int, ...]:
+    """Return the largest multiple of 16 that divides a dim into several tiles without a tail."""
+    return tuple(t for t in range(256, 31, -16) if t < size and size % t == 0)[:1]
+
+
+def _large(values: Sequence[int], size: int) -> int:
+    """Return the tile that covers a dim; for a longer dim, the largest that divides it evenly."""
+    covering = [value for value in values if value >= size]
+    even = [value for value in values if size % value == 0 and value > 64]
+    return min(covering) if covering else max(even or values)
+
+
+def _closest(values: Sequence[ConfigValue], to: int) -> int:
+    return min(_ints(values), key=lambda item: abs(item - to))
+
+
+def _ints(values: Sequence[ConfigValue]) -> list[int]:
+    return [int(value) for value in values]
+
 
 _NHWC_LOOPS = "n, p, q, f, r, s, c"
 _NCHW_LOOPS = "n, f, p, q, c, r, s"
@@ -44,23 +620,25 @@ class Tiles(Protocol):
 def space(problem: Problem, form: Form, target: Target, *, seeded: bool = True) -> Space:
     """Return the configs that can be tried; raise Unsupported if there are none. Without seeds the
     space has no default, and is built in half the time: enough to check a config."""
-    tiles, found = _tiles(target), roots(problem, form)
-    listed = {root.prefix: tiles.values(root) for root in found}
-    parameters = {p + name: v for p, one in listed.items() for name, v in one.items()}
-    known: dict[tuple[ConfigValue, ...], str | None] = {}
+    tiles, root_ops = _tiles(target), roots(problem, form)
+    listed = {root.prefix: tiles.values(root) for root in root_ops}
+    parameters = {p + name: v for p, values_of in listed.items() for name, v in values_of.items()}
+    reasons: dict[tuple[ConfigValue, ...], str | None] = {}
 
     def forbids(config: Config) -> str | None:
-        for root in found:
+        for root in root_ops:
             # A listed space has few combinations of the names that the rule uses in each root.
             key = (root.prefix, *(config.get(name, "") for name in names[root.prefix]))
-            if key not in known:
-                known[key] = tiles.forbids(root, _own(config, root))
-            if known[key]:
-                return known[key]
+            if key not in reasons:
+                reasons[key] = tiles.forbids(root, _own(config, root))
+            if reasons[key]:
+                return reasons[key]
         return None
 
-    names = {p: [p + name for name in one if name not in FREE] for p, one in listed.items()}
-    every = _seeds(tiles, found, listed) if seeded else []
+    names = {
+        p: [p + name for name in values_of if name not in FREE] for p, values_of in listed.items()
+    }
+    every = _seeds(tiles, root_ops, listed) if seeded else []
     seeds = [item for item in every if forbids(item) is None]
     return Space(
         parameters=parameters,
@@ -71,13 +649,15 @@ def space(problem: Problem, form: Form, target: Target, *, seeded: bool = True) 
 
 
 def _seeds(
-    tiles: Tiles, found: Sequence[Root], listed: Mapping[str, Mapping[str, tuple[ConfigValue, ...]]]
+    tiles: Tiles,
+    root_ops: Sequence[Root],
+    listed: Mapping[str, Mapping[str, tuple[ConfigValue, ...]]],
 ) -> list[Config]:
     """Return the first seeds of all roots combined, then the second ones, and so on; a shorter list
     repeats its last seed."""
-    each = {root.prefix: tiles.seeds(root) for root in found}
+    each = {root.prefix: tiles.seeds(root) for root in root_ops}
     count = max(map(len, each.values())) if all(each.values()) else 0
-    made = [
+    seed_points = [
         FrozenDict(
             {
                 prefix + name: _nearest(value, listed[prefix][name])
@@ -87,17 +667,17 @@ def _seeds(
         )
         for number in range(count)
     ]
-    return list(dict.fromkeys(made))
+    return list(dict.fromkeys(seed_points))
 
 
 def entries(
     problem: Problem, form: Form, target: Target, config: Config, *, packed: bool = False
-) -> tuple[Entry, ...]:
+) -> tuple[RootEntry, ...]:
     """Return the spec's entries for a config of the space; an empty config leaves the tiles to the
     compiler, with or without `packed` operands."""
     tiles, rewrite = _tiles(target), _rewrite(problem, form)
     return tuple(
-        Entry(
+        RootEntry(
             root=root,
             lowering=tiles.lowering(root, _own(config, root))
             if config
@@ -148,23 +728,23 @@ def roots(problem: Problem, form: Form) -> tuple[Root, ...]:
 
     IREE folds away a loop of one iteration, and then the matcher's op no longer exists."""
     if problem.op in ("gemm", "batched_gemm"):
-        found = _gemm_roots(problem)
+        root_ops = _gemm_roots(problem)
     elif problem.op == "conv":
-        found = _im2col_roots(problem) if form.im2col else _conv_roots(problem)
+        root_ops = _im2col_roots(problem) if form.im2col else _conv_roots(problem)
     elif problem.op == "attention" and not form.gpu:
-        found = _two_gemm_roots(problem)
+        root_ops = _two_gemm_roots(problem)
     elif problem.op == "attention":
-        found = _attention_roots(problem)
+        root_ops = _attention_roots(problem)
     else:
         raise Unsupported(f"kernelmark has no lowering configs for {problem.op}")
-    for root in found:
+    for root in root_ops:
         for loop, sizes in root.sizes.items():
             if 1 in sizes:
                 raise Unsupported(
                     f"a loop of its root op has one iteration ({root.prefix + loop}): IREE"
                     " folds it away, and a tuning spec would not match"
                 )
-    return found
+    return root_ops
 
 
 def _gemm_roots(problem: Problem) -> tuple[Root, ...]:

@@ -39,7 +39,7 @@ from kernelmark.gpu.rtc import vendor_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Packed:
+class PackedModule:
     """One problem for one architecture: its bytes in the bundle, or why it was not compiled."""
 
     problem: Problem
@@ -51,7 +51,7 @@ class Packed:
 
 def fill(
     folder: Path, problems: Sequence[Problem], archs: Sequence[str], config: Config | None = None
-) -> Iterator[Packed]:
+) -> Iterator[PackedModule]:
     """Compile each problem for each architecture into the bundle in `folder`, and yield the
     outcome.
 
@@ -65,7 +65,7 @@ def fill(
         if kind == "cuda":
             absent(arch)  # IREE accepts any number, and builds for the newest it supports
     return (
-        _one(
+        _pack_problem(
             folder, problem, DeviceInfo(name=f"{kind}:0", kind=kind, model=arch, arch=arch), config
         )
         for arch, kind in kinds.items()
@@ -73,7 +73,9 @@ def fill(
     )
 
 
-def _one(folder: Path, problem: Problem, info: DeviceInfo, config: Config | None) -> Packed:
+def _pack_problem(
+    folder: Path, problem: Problem, info: DeviceInfo, config: Config | None
+) -> PackedModule:
     goal = target(info)
     try:
         if reason := backend.refuses(problem, info):
@@ -83,13 +85,13 @@ def _one(folder: Path, problem: Problem, info: DeviceInfo, config: Config | None
         source = choices.source(problem, choice)
         built = compile_now(source, choice.flags, goal.identity)
     except (CompileError, Unsupported) as error:
-        return Packed(problem=problem, arch=info.arch, reason=error.message)
+        return PackedModule(problem=problem, arch=info.arch, reason=error.message)
     key = pack_key(source, choice.flags)
     pack.add(folder, key, goal.pack, configs_json(built.configs), CONFIGS)
     path = pack.add(folder, key, goal.pack, built.binary)
     path.with_name(PACK_NOTE).write_text(f"{compiler_version()}\n", encoding="utf-8")
     nbytes, seconds = len(built.binary), built.seconds
-    return Packed(problem=problem, arch=info.arch, nbytes=nbytes, seconds=seconds)
+    return PackedModule(problem=problem, arch=info.arch, nbytes=nbytes, seconds=seconds)
 
 
 def _problems(word: str) -> list[Problem]:
@@ -97,18 +99,18 @@ def _problems(word: str) -> list[Problem]:
     if not word.startswith("@"):
         return [ops.parse(word)]
     file = Path(word[1:]).expanduser()
-    found = []
+    problems = []
     lines = read_text(file, missing="@FILE names a file with one problem a line").splitlines()
     for number, line in enumerate(lines, 1):
         text = line.partition("#")[0].strip()
         try:
-            found += [ops.parse(text)] if text else []
+            problems += [ops.parse(text)] if text else []
         except KernelmarkError as error:
             reason = prefixed(error.message, f"{file}: line {number}: ")
             raise UsageError(reason, hint=error.hint) from None
-    if not found:
+    if not problems:
         raise UsageError(f"{file} has no problems", hint="write one a line: gemm m=512 n=512 k=512")
-    return found
+    return problems
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -121,13 +123,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="PACK")
     parser.add_argument("--arch", action="append", required=True, help="sm_90, gfx942; repeatable")
     parser.add_argument("problems", nargs="+", metavar="PROBLEM")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     failed = 0
     try:
         problems = list(
-            dict.fromkeys(problem for word in given.problems for problem in _problems(word))
+            dict.fromkeys(problem for word in options.problems for problem in _problems(word))
         )
-        for item in fill(given.output, problems, given.arch):
+        for item in fill(options.output, problems, options.arch):
             failed += bool(item.reason)
             first = item.reason.splitlines()[0] if item.reason else f"{item.nbytes} bytes"
             sys.stdout.write(f"{item.arch}  {item.problem.key}: {first} ({item.seconds:.1f} s)\n")

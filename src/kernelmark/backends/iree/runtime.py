@@ -29,7 +29,8 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.result import KernelInfo
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.devices.base import ArgumentSet, Stream, Tensor
-from kernelmark.gpu.library import HIP, find_library, missing_library, path_of
+from kernelmark.gpu import rocm
+from kernelmark.gpu.library import missing_library, path_of
 from kernelmark.kernels.mlir.base import FUNCTION, argument_shape
 
 _ELEMENTS = {
@@ -70,7 +71,7 @@ class HostKernel(Kernel):
         module = rt.VmModule.copy_buffer(instance(), binary)
         context = rt.VmContext(instance(), [rt.create_hal_module(instance(), device), module])
         self._function: Any = module.lookup_function(FUNCTION)
-        bind = Binder(specs, _host_memory(device))
+        bind = ViewBinder(specs, _host_memory(device))
         self._arguments = [argument_list(bind(tensors)) for tensors in sets]
         self._results: Any = rt.VmVariantList(1)
         self._invoke: Any = context.invoke
@@ -107,7 +108,7 @@ def argument_list(values: Sequence[Any]) -> Any:
     return arguments
 
 
-class Binder:
+class ViewBinder:
     """Creates the buffer views of a set, quickly: a small problem has thousands of sets."""
 
     def __init__(self, specs: Sequence[TensorSpec], wrap: Callable[[Tensor], Any]) -> None:
@@ -238,12 +239,12 @@ _REASON = re.compile(r"\b[A-Z_]{4,}; (.*)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A loaded module: `one` processes one argument set, `many` processes `BATCH` of them."""
+    """A loaded module: `single` processes one argument set, `batch` processes `BATCH` of them."""
 
     device: Any
     invoke: Callable[[Any, Any, Any], None]
-    one: Any
-    many: Any
+    single: Any
+    batch: Any
 
 
 @functools.lru_cache(maxsize=_KEPT)
@@ -259,16 +260,15 @@ def load(device: Any, binary: bytes) -> Program:
     return Program(
         device=device,
         invoke=context.invoke,
-        one=module.lookup_function(FUNCTION),
-        many=module.lookup_function(BATCH_FUNCTION),
+        single=module.lookup_function(FUNCTION),
+        batch=module.lookup_function(BATCH_FUNCTION),
     )
 
 
 class QueueKernel(Kernel):
     """A program with the views of each set's tensors.
 
-    `ready` waits until the arguments may be used. That is enough if the queue runs one invocation
-    after the other; otherwise `chained` makes each wait for the previous one.
+    `ready` waits until the arguments may be used. The queue runs one invocation after the other.
     """
 
     def __init__(
@@ -279,15 +279,13 @@ class QueueKernel(Kernel):
         info: KernelInfo,
         *,
         ready: Callable[[], None],
-        chained: bool = False,
     ) -> None:
         import iree.runtime as rt
 
         self.info = info
         self._program = program
         self._ready = ready
-        self._chained = chained
-        bind = Binder(
+        bind = ViewBinder(
             specs, lambda tensor: import_memory(program.device, tensor.address, tensor.spec.nbytes)
         )
         self._views = [bind(tensors) for tensors in sets]
@@ -335,16 +333,16 @@ class QueueKernel(Kernel):
         whole = len(order) - len(order) % BATCH
         groups = [order[at : at + BATCH] for at in range(0, whole, BATCH)]
         groups += [order[at : at + 1] for at in range(whole, len(order))]
-        made = []
+        invocations = []
         for group in groups:
-            function = self._program.many if len(group) == BATCH else self._program.one
+            function = self._program.batch if len(group) == BATCH else self._program.single
             values = [view for index in group for view in self._views[index]]
             # A fence at a value that the timeline has already reached does not block.
-            start = self._fence(self._timeline, self._last if self._chained else 0)
+            start = self._fence(self._timeline, 0)
             self._last += 1
             end = self._fence(self._timeline, self._last)
-            made.append((function, argument_list([*values, start, end])))
-        return made
+            invocations.append((function, argument_list([*values, start, end])))
+        return invocations
 
     def _run(self, invocations: Sequence[tuple[Any, Any]]) -> None:
         """Enqueue all invocations, then wait for the last one."""
@@ -367,18 +365,18 @@ class QueueKernel(Kernel):
 def absent(driver: str) -> str | None:
     """Return why IREE's runtime has no device of this driver here, or None."""
     try:
-        found = _driver(driver).query_available_devices()
+        devices = _driver(driver).query_available_devices()
     except (RuntimeError, ValueError) as error:
         return _explain(driver, str(error))
-    return None if found else Reason(f"IREE's runtime reports no {driver} device")
+    return None if devices else Reason(f"IREE's runtime reports no {driver} device")
 
 
 @functools.cache
 def open_device(driver: str, uuid: str, index: int) -> Any:
     """Return IREE's device with this uuid, or with this index if IREE reports no uuid."""
-    found = _driver(driver).query_available_devices()
-    same = [item for item in found if uuid and uuid in str(item["path"]).replace("-", "").lower()]
-    chosen = same[0] if same else found[index]
+    devices = _driver(driver).query_available_devices()
+    same = [item for item in devices if uuid and uuid in str(item["path"]).replace("-", "").lower()]
+    chosen = same[0] if same else devices[index]
     return _driver(driver).create_device(chosen["device_id"])
 
 
@@ -395,7 +393,7 @@ def hip_runtime() -> Path | None:
     """Return the HIP runtime library that the device uses. IREE must use the same copy, since
     another one does not know the device's memory; by itself IREE would only search the loader's
     path for libamdhip64.so."""
-    library = find_library(HIP)
+    library = rocm.runtime()
     return None if library is None else path_of(library, "hipInit")
 
 
@@ -403,8 +401,8 @@ def _explain(driver: str, text: str) -> Reason:
     if driver == "cuda" and _loads("libcuda.so.1") and not _loads("libcuda.so"):
         hint = "link libcuda.so.1 under that name in a folder on LD_LIBRARY_PATH"
         return missing_library("libcuda.so", hint)
-    found = _REASON.search(text)
-    reason = " ".join((found[1] if found else text).split())
+    match = _REASON.search(text)
+    reason = " ".join((match[1] if match else text).split())
     return Reason(f"{driver} cannot be used: IREE's runtime: {reason.rstrip(':. ')}")
 
 

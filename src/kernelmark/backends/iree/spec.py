@@ -111,8 +111,8 @@ class Root:
             f"{names} = transform.iree.match.{name} %op, {types},"
             f" indexing_maps = [{maps}] : {_ANY} -> {_SIZES}"
         ]
-        for one, sizes in self.sizes.items():
-            lines.append(f"transform.iree.match.dims_equal %{one}, {list(sizes)} : {_SIZES}")
+        for operand, sizes in self.sizes.items():
+            lines.append(f"transform.iree.match.dims_equal %{operand}, {list(sizes)} : {_SIZES}")
         return "\n".join(f"    {line}" for line in lines)
 
     @property
@@ -171,8 +171,8 @@ class Lowering:
     @property
     def constants(self) -> tuple[tuple[str, str], ...]:
         """Return the parameters that the matcher passes to the action, by name."""
-        found = (("info", self.info if self.config else ""), ("parts", self.parts))
-        return tuple((name, value) for name, value in found if value)
+        texts = (("info", self.info if self.config else ""), ("parts", self.parts))
+        return tuple((name, value) for name, value in texts if value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +190,7 @@ def function_name(root: Root) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class RootEntry:
     """A root op with its lowering. `note` is written as a comment above the matcher, for kernelmark
     to read back. A convolution has a `rewrite`, and its root op is that of the GEMM."""
 
@@ -212,7 +212,7 @@ class Spec:
     rewrites: tuple[tuple[str, str], ...] = ()
     packs: tuple[tuple[str, str], ...] = ()
 
-    def with_entries(self, entries: Sequence[Entry]) -> Spec:
+    def with_entries(self, entries: Sequence[RootEntry]) -> Spec:
         """Return the spec with `entries` first, so that they take precedence; entries with the same
         root op are replaced."""
         new = {entry.root.name: _sequence(entry) for entry in entries}
@@ -235,11 +235,11 @@ class Spec:
             raise UsageError(
                 f"the spec has another @{MAIN}", hint="keep it in a separate file and merge both"
             )
-        made = replaced | new
-        old = {name: text for name, text in self.sequences.items() if name not in made}
+        merged = replaced | new
+        old = {name: text for name, text in self.sequences.items() if name not in merged}
         return Spec(
             head=self.head,
-            sequences=shared | old | made,
+            sequences=shared | old | merged,
             pairs=(*actions.items(), *_without(self.pairs, new)),
             rewrites=(*rewrites.items(), *_without(self.rewrites, rewrites)),
             packs=(*packs.items(), *_without(self.packs, new)),
@@ -268,12 +268,12 @@ class Spec:
     @property
     def notes(self) -> Mapping[str, Mapping[str, object]]:
         """Return the notes of kernelmark's own matchers, by name."""
-        found = {}
+        notes = {}
         for name, text in self.sequences.items():
             first = text.lstrip().partition("\n")[0]
             if first.startswith(_NOTE):
-                found[name] = json.loads(first.removeprefix(_NOTE))
-        return found
+                notes[name] = json.loads(first.removeprefix(_NOTE))
+        return notes
 
 
 EMPTY = Spec(
@@ -300,18 +300,18 @@ def parse_spec(text: str) -> Spec:
     if not matched:
         raise UsageError(f"the tuning spec has no @{_ENTRY} with a foreach_match")
     head = text[:first].rstrip()
-    before = [(found[1], found[2]) for found in _PAIR.finditer(chunks.get(MAIN, ""))]
+    before = [(match[1], match[2]) for match in _PAIR.finditer(chunks.get(MAIN, ""))]
     packs = tuple(pair for pair in before if pair[1] == _PACK)
     rewrites = tuple(pair for pair in before if pair[1] != _PACK)
     if MAIN in chunks and _squeezed(chunks[MAIN]) == _squeezed(_main(rewrites, packs)):
         del chunks[MAIN]
     else:
         packs, rewrites = (), ()  # another one is kept like any sequence
-    pairs = tuple((found[1], found[2]) for found in _PAIR.finditer(rest.partition("!")[0]))
+    pairs = tuple((match[1], match[2]) for match in _PAIR.finditer(rest.partition("!")[0]))
     return Spec(head=head, sequences=chunks, pairs=pairs, rewrites=rewrites, packs=packs)
 
 
-def missing(dump: str, entries: Sequence[Entry]) -> list[Entry]:
+def missing(dump: str, entries: Sequence[RootEntry]) -> list[RootEntry]:
     """Return the entries that no dispatch uses in `dump`, the module as `iree-compile
     --compile-to=executable-configurations` prints it. A dispatch uses an entry if its function has
     the translation info and an op in it the lowering config (and the parts, if any). Without a
@@ -322,13 +322,13 @@ def missing(dump: str, entries: Sequence[Entry]) -> list[Entry]:
         entry
         for entry in entries
         if not any(
-            all(_squeezed(wanted) in function for wanted in _evidence(entry))
+            all(_squeezed(evidence) in function for evidence in _evidence(entry))
             for function in functions
         )
     ]
 
 
-def _evidence(entry: Entry) -> tuple[str, ...]:
+def _evidence(entry: RootEntry) -> tuple[str, ...]:
     lowering = entry.lowering
     if not lowering.config:
         sizes = "x".join(str(size) for item in entry.root.sizes.values() for size in item)
@@ -344,21 +344,21 @@ def _squeezed(text: str) -> str:
 
 def _chunks(text: str) -> Iterator[tuple[str, str]]:
     """Yield every named sequence: its name, and its text with the comment lines above it."""
-    for found in _SEQUENCE.finditer(text):
-        start = found.start()
+    for match in _SEQUENCE.finditer(text):
+        start = match.start()
         while (line := text[: max(start - 1, 0)].rpartition("\n")[2]).lstrip().startswith("//"):
             start -= len(line) + 1
-        yield found[1], text[start : _end(text, found.end())]
+        yield match[1], text[start : _end(text, match.end())]
 
 
 def _end(text: str, at: int) -> int:
     """Return the end of the body of the op that begins before `at`: after the first top-level
     closing brace that is followed by a line end."""
     depth = 0
-    for place in range(at, len(text)):
-        depth += (text[place] == "{") - (text[place] == "}")
-        if text[place] == "}" and not depth and text[place + 1 : place + 2] in ("\n", ""):
-            return place + 1
+    for position in range(at, len(text)):
+        depth += (text[position] == "{") - (text[position] == "}")
+        if text[position] == "}" and not depth and text[position + 1 : position + 2] in ("\n", ""):
+            return position + 1
     raise UsageError("the tuning spec is cut short: a named sequence does not end")
 
 
@@ -372,7 +372,7 @@ def _listed(pairs: Sequence[tuple[str, str]]) -> str:
     return ",\n".join(f"      @{matcher} -> @{action}" for matcher, action in pairs)
 
 
-def _sequence(entry: Entry) -> str:
+def _sequence(entry: RootEntry) -> str:
     note = f"  {_NOTE}{json.dumps(entry.note, sort_keys=True)}\n" if entry.note else ""
     return note + _matcher(entry.root, entry.lowering.constants)
 

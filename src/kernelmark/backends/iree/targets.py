@@ -87,17 +87,17 @@ def kernel_resources(binary: bytes) -> dict[str, dict[str, int]]:
     The module contains AMD code objects unchanged. For NVIDIA it contains PTX, whose registers are
     assigned by the driver and whose shared memory is sized at launch: only the threads are
     known."""
-    found: dict[str, dict[str, int]] = {}
+    resources_of: dict[str, dict[str, int]] = {}
     for match in _ELF.finditer(binary):
         try:
-            found |= resources(binary[match.start() :])
+            resources_of |= resources(binary[match.start() :])
         except UsageError:
             continue  # CPU code, or the magic number inside other data
     for entry in _PTX_ENTRY.finditer(binary):
         threads = [int(size) for size in entry[2].split(b",")] if entry[2] else []
         name = entry[1].decode()
-        found[name] = {"threads": functools.reduce(int.__mul__, threads)} if threads else {}
-    return found
+        resources_of[name] = {"threads": functools.reduce(int.__mul__, threads)} if threads else {}
+    return resources_of
 
 
 @functools.cache
@@ -132,10 +132,10 @@ def vector_unit(isa: Sequence[str]) -> tuple[int, int]:
 
 def _cuda(arch: str) -> Target | None:
     number = arch.removeprefix("sm_").rstrip("af")
-    known = [a for a in _CUDA if number.isdecimal() and a <= int(number)]
-    if not known:
+    supported = [a for a in _CUDA if number.isdecimal() and a <= int(number)]
+    if not supported:
         return None
-    chosen = f"sm_{known[-1]}"
+    chosen = f"sm_{supported[-1]}"
     return Target(
         name=f"cuda {chosen}",
         driver="cuda",

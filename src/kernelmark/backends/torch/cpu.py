@@ -17,7 +17,7 @@ import numpy as np
 from kernelmark import ops
 from kernelmark.backends._rules import get_flag, wrong_bias_type, wrong_dtypes
 from kernelmark.backends.base import Kernel
-from kernelmark.backends.torch.calls import (
+from kernelmark.backends.torch import (
     Call,
     attention_calls,
     conv_calls,

@@ -30,7 +30,7 @@ from kernelmark.backends._rules import (
     wrong_scales,
 )
 from kernelmark.backends.base import Kernel
-from kernelmark.backends.torch.calls import (
+from kernelmark.backends.torch import (
     Call,
     Views,
     attention_calls,
@@ -44,8 +44,7 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import NO_REASON, Reason, prefixed
-from kernelmark.core.result import Config, KernelInfo
-from kernelmark.core.space import Space
+from kernelmark.core.result import Config, KernelInfo, Space
 from kernelmark.core.units import join_commas, join_or
 from kernelmark.devices.base import ArgumentSet, Buffer, Device, Stream, Tensor
 
@@ -174,9 +173,9 @@ def _missing_gemm(problem: Problem) -> str | None:
     if a not in _SAME or c != a or types["acc"] != ("f64" if a == "f64" else "f32"):
         return wrong_dtypes("torch", problem, "a GPU")
     if a in ("f16", "bf16") and options["beta"] != 0 and options["bias"]:
-        both = ("beta", "bias")
+        option_names = ("beta", "bias")
         return Reason(
-            f"torch would round this {problem.op} to {a} before it applies {join_or(both)}"
+            f"torch would round this {problem.op} to {a} before it applies {join_or(option_names)}"
         )
     return None
 
@@ -208,6 +207,8 @@ def _missing_epilogue(problem: Problem) -> str | None:
     if not types["a"].startswith(("f8", "f4")):
         same = types["a"] in _SAME and types["c"] == types["a"]
         return None if same else wrong_dtypes("torch", problem, "a GPU")
+    if problem.options["scale"] == "row" and types["c"] != "bf16":
+        return Reason(f"torch applies scale=row only to an output of bf16, not of {types['c']}")
     if problem.options["bias"] and types["c"] == "f32":
         return Reason(
             f"torch applies no bias to {problem.op} with c=f32",
@@ -457,8 +458,8 @@ def _version_facts() -> Mapping[str, Any]:
 
 def missing_build(kind: str, version: str) -> Reason:
     """Return why torch does not run on this kind of device, or NO_REASON."""
-    found = platforms()
-    if kind not in _GPUS or found is None or kind in found:
+    present = platforms()
+    if kind not in _GPUS or present is None or kind in present:
         return NO_REASON
     return Reason(
         f"torch {version} is not built for {kind} devices: install a build for"

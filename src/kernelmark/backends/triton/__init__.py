@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import cast
 
+from kernelmark import ops
 from kernelmark.backends._rules import ON_AMD, not_installed, unknown_op, wrong_device
 from kernelmark.backends.base import Backend, Kernel
 from kernelmark.backends.triton.configs import check_config
-from kernelmark.backends.triton.launch import Gpu, Plan, TritonKernel, kernel_info
+from kernelmark.backends.triton.launch import KernelPlan, TritonGpu, TritonKernel, kernel_info
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
-from kernelmark.core.result import Config, KernelInfo
-from kernelmark.core.space import Space
+from kernelmark.core.result import Config, KernelInfo, Space
 from kernelmark.devices.base import ArgumentSet, Device
 
 # The module that plans each op; a batch is a dimension of the GEMM's grid.
@@ -78,13 +78,17 @@ class TritonBackend(Backend):
         self, problem: Problem, config: Config, device: Device, sets: Sequence[ArgumentSet]
     ) -> Kernel:
         plan = _plan(problem, config, device.info)
-        return TritonKernel(plan, cast(Gpu, device), sets)
+        return TritonKernel(plan, cast(TritonGpu, device), sets)
 
 
-def _plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
+def _plan(problem: Problem, config: Config, info: DeviceInfo) -> KernelPlan:
     planner = _planner(problem)
     check_config(config, planner.default(problem, info))
-    return cast(Plan, planner.plan(problem, config, info))
+    plan = cast(KernelPlan, planner.plan(problem, config, info))
+    if info.kind != "hip":
+        return plan
+    tensors = ops.registry.get(problem.op).tensors(problem)
+    return plan.with_ranges({spec.name: spec.nbytes for spec in tensors})
 
 
 def _planner(problem: Problem) -> ModuleType:

@@ -21,15 +21,14 @@ from kernelmark.backends.triton.configs import (
     upcast,
     with_copies,
 )
-from kernelmark.backends.triton.launch import WORKSPACE, Arguments, Call, Plan
+from kernelmark.backends.triton.launch import WORKSPACE, Arguments, KernelCall, KernelPlan
 from kernelmark.core.dtype import dtype
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
-from kernelmark.core.result import Config, ConfigValue
-from kernelmark.core.space import Space
+from kernelmark.core.result import Config, ConfigValue, Space
 from kernelmark.gpu.rtc import vendor_of
 from kernelmark.ops.attention import scale
 
@@ -89,11 +88,13 @@ def _default(problem: Problem, info: DeviceInfo, *, upcast_values: bool) -> Conf
         # Four warps do not have the registers for scores of 128 × `most`.
         most = 128 if has_wide_unit(info) else 64
         crowded = vendor_of(info.arch) == "cuda" and block_m * block_n >= 128 * most
+        # On AMD a causal mask takes two SGPRs per score of a lane, which four waves do not have.
+        masked = vendor_of(info.arch) == "hip" and bool(problem.options["causal"])
         config = {
             "block_m": block_m,
             "block_n": block_n,
             "split_kv": 0,
-            "num_warps": 8 if crowded or (d["seq_q"] > 64 and pad >= 128) else 4,
+            "num_warps": 8 if crowded or (d["seq_q"] > 64 and (pad >= 128 or masked)) else 4,
             "num_stages": 3 if vendor_of(info.arch) == "cuda" else 1,
         }
     if _can_upcast(problem):
@@ -117,6 +118,10 @@ def _can_upcast(problem: Problem) -> bool:
 
 
 def _upcast_pays(problem: Problem, info: DeviceInfo) -> bool:
+    if vendor_of(info.arch) == "hip":
+        # The kernel would read 8-bit values from the LDS byte by byte, in three times as many
+        # instructions per block of keys as 16-bit ones.
+        return _can_upcast(problem)
     # The wide unit reads values from shared memory: an upcast in the kernel takes an extra pass
     # through registers.
     return has_wide_unit(info) and _can_upcast(problem) and _rows(problem) >= _UPCAST_ROWS
@@ -187,15 +192,15 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
         if block_m * 16 < int(config["num_warps"]) * 64 and int(config["num_warps"]) > 4:
             return "more warps than the block has rows for"
         # In float32: a block's scores and its output. A thread has 255 registers.
-        held = block_m * (block_n + pad) // (32 * int(config["num_warps"]))
-        if cuda and held >= 256:
+        registers = block_m * (block_n + pad) // (32 * int(config["num_warps"]))
+        if cuda and registers >= 256:
             return "scores and output do not fit into the registers of so few warps"
         return None
 
     return Space(parameters=parameters, default=default(problem, info), forbids=forbids)
 
 
-def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
+def plan(problem: Problem, config: Config, info: DeviceInfo) -> KernelPlan:
     """Return the launches for a config; missing values come from the default."""
     split = bool(config.get("split_kv"))
     upcast_values = bool(config.get("widen", _upcast_pays(problem, info) and not split))
@@ -210,14 +215,14 @@ def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
             raise Unsupported(f"descriptors cannot address these operands on {info.arch}")
     d = problem.dims
     if parts == 0:
-        direct = Plan(calls=(_tiles(problem, chosen),))
+        direct = KernelPlan(calls=(_tiles(problem, chosen),))
         if not chosen.get("widen"):
             return direct
         count = d["batch"] * d["heads_kv"] * d["seq_kv"] * d["dim_v"]
         return with_copies(direct, [upcast("v", problem.dtypes["kv"], _weight(problem), count)])
     parts, per_part = slices(d["seq_kv"], parts, int(chosen["block_n"]))
     rows, pairs = _rows(problem), d["batch"] * d["heads_kv"]
-    return Plan(
+    return KernelPlan(
         calls=(_split(problem, chosen, parts, per_part), _join(problem, parts)),
         workspace_bytes=pairs * parts * rows * (d["dim_v"] + 2) * 4,
     )
@@ -266,7 +271,7 @@ def _group(problem: Problem) -> int:
     return problem.dims["heads_q"] // problem.dims["heads_kv"]
 
 
-def _tiles(problem: Problem, config: dict[str, Any]) -> Call:
+def _tiles(problem: Problem, config: dict[str, Any]) -> KernelCall:
     from kernelmark.kernels.triton.attention import attention_tiles
 
     d, types = problem.dims, problem.dtypes
@@ -281,7 +286,7 @@ def _tiles(problem: Problem, config: dict[str, Any]) -> Call:
     return arguments.call(attention_tiles, constants, compiler_options(config), grid)
 
 
-def _split(problem: Problem, config: dict[str, Any], parts: int, per_part: int) -> Call:
+def _split(problem: Problem, config: dict[str, Any], parts: int, per_part: int) -> KernelCall:
     from kernelmark.kernels.triton.attention import attention_split
 
     d, types = problem.dims, problem.dtypes
@@ -297,7 +302,7 @@ def _split(problem: Problem, config: dict[str, Any], parts: int, per_part: int) 
     return arguments.call(attention_split, constants, compiler_options(config), grid)
 
 
-def _join(problem: Problem, parts: int) -> Call:
+def _join(problem: Problem, parts: int) -> KernelCall:
     from kernelmark.kernels.triton.attention import attention_join
 
     d = problem.dims

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from kernelmark.backends._rules import AMD_NARROW_TYPES, no_narrow_float, refuse_unknown
-from kernelmark.backends.triton.launch import Arguments, Call, Plan
+from kernelmark.backends.triton.launch import Arguments, KernelCall, KernelPlan
 from kernelmark.core.dtype import dtype
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
@@ -38,8 +38,8 @@ def check_config(config: Config, default: Config) -> None:
     for name, value in config.items():
         if name == "cache_modifier":
             if value not in CACHE_MODIFIERS:
-                known = join_commas(map(repr, CACHE_MODIFIERS))
-                raise Unsupported(f"triton: {name} is one of {known}, not {value!r}")
+                modifiers = join_commas(map(repr, CACHE_MODIFIERS))
+                raise Unsupported(f"triton: {name} is one of {modifiers}, not {value!r}")
             continue
         flag = isinstance(default[name], bool)
         if not isinstance(value, int) or isinstance(value, bool) != flag:
@@ -68,18 +68,36 @@ def shared_bytes(info: DeviceInfo) -> int:
     return int(info.attributes.get("shared_per_block", "0")) or 232448
 
 
+def staged_bytes(config: Config, info: DeviceInfo, row_bits: int, depth: int = 0) -> int:
+    """Return the shared memory of the staged tiles, of which all rows and columns together have
+    `row_bits` per element of k; `depth` replaces a missing block_k."""
+    stages = int(config["num_stages"])
+    if vendor_of(info.arch) == "hip":
+        # The tiles of one stage are in registers, except with gfx950's loads into the LDS.
+        stages = max(1, stages - 1)
+    return row_bits * int(config.get("block_k", depth)) // 8 * stages
+
+
+def accumulators_fit(config: Config, info: DeviceInfo) -> bool:
+    """Return whether the f32 tile fits into registers: on CDNA half of the 512 of each of 64 lanes,
+    on RDNA half of the 256 of each of 32 lanes, on NVIDIA by warpgroups of 128 × 256."""
+    elements = int(config["block_m"]) * int(config["block_n"])
+    if vendor_of(info.arch) == "cuda":
+        return elements <= 256 * 128
+    per_wave = 64 * 256 if info.arch.startswith("gfx9") else 32 * 128
+    return elements <= per_wave * int(config["num_warps"])
+
+
 def too_large_tiles(
     config: Config, info: DeviceInfo, *, bits: tuple[int, int], depth: int = 0
 ) -> str | None:
     """Return why the tiles of a config do not fit on an SM/CU, or None; `bits` are those of an
     element of each operand, `depth` replaces a missing block_k."""
-    block_m, block_n = int(config["block_m"]), int(config["block_n"])
-    depth = int(config.get("block_k", depth))
-    row_bits = block_m * bits[0] + block_n * bits[1]
-    staged, most = row_bits * depth // 8 * int(config["num_stages"]), shared_bytes(info)
+    row_bits = int(config["block_m"]) * bits[0] + int(config["block_n"]) * bits[1]
+    staged, most = staged_bytes(config, info, row_bits, depth), shared_bytes(info)
     if staged > most:
         return f"{staged} bytes of staged tiles exceed {most} of shared memory"
-    if block_m * block_n > 256 * 128:
+    if not accumulators_fit(config, info):
         return "the accumulator tile does not fit into registers"
     return None
 
@@ -158,16 +176,16 @@ _CHUNK = 4096
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Copy:
+class OperandCopy:
     """A call that writes `nbytes` to `buffer`, which the kernel reads instead of operand `name`."""
 
     name: str
     buffer: str
     nbytes: int
-    call: Call
+    call: KernelCall
 
 
-def transposed(name: str, kind: str, *, batch: int, rows: int, columns: int) -> Copy:
+def transposed(name: str, kind: str, *, batch: int, rows: int, columns: int) -> OperandCopy:
     """Return a copy of `batch` matrices of dtype `kind` from row-major to column-major storage."""
     from kernelmark.kernels.triton import gemm as kernels
 
@@ -180,10 +198,12 @@ def transposed(name: str, kind: str, *, batch: int, rows: int, columns: int) -> 
     grid = (ceil_div(rows, block_r) * ceil_div(columns, block_c) * batch, 1, 1)
     constants = {"BLOCK_R": block_r, "BLOCK_C": block_c}
     call = arguments.call(kernels.transpose, constants, {"num_warps": 8}, grid)
-    return Copy(name=name, buffer=buffer, nbytes=batch * rows * columns * bits // 8, call=call)
+    return OperandCopy(
+        name=name, buffer=buffer, nbytes=batch * rows * columns * bits // 8, call=call
+    )
 
 
-def upcast(name: str, kind: str, wide: str, count: int) -> Copy:
+def upcast(name: str, kind: str, wide: str, count: int) -> OperandCopy:
     """Return a copy of `count` elements of dtype `kind` upcast to `wide`."""
     from kernelmark.kernels.triton import gemm as kernels
 
@@ -192,10 +212,10 @@ def upcast(name: str, kind: str, wide: str, count: int) -> Copy:
     arguments.integers(count=count)
     grid = (ceil_div(count, _CHUNK), 1, 1)
     call = arguments.call(kernels.upcast, {"BLOCK": _CHUNK}, {"num_warps": 8}, grid)
-    return Copy(name=name, buffer=buffer, nbytes=count * dtype(wide).bits // 8, call=call)
+    return OperandCopy(name=name, buffer=buffer, nbytes=count * dtype(wide).bits // 8, call=call)
 
 
-def with_copies(plan: Plan, copies: Sequence[Copy]) -> Plan:
+def with_copies(plan: KernelPlan, copies: Sequence[OperandCopy]) -> KernelPlan:
     """Return the plan with the copies first; its kernels read them instead of the operands."""
     buffers = {copy.name: copy.buffer for copy in copies}
     calls = [
@@ -228,7 +248,7 @@ def k_innermost(problem: Problem) -> Problem:
     return dataclasses.replace(problem, options={**problem.options, "ta": "n", "tb": "t"})
 
 
-def transposed_operands(problem: Problem) -> list[Copy]:
+def transposed_operands(problem: Problem) -> list[OperandCopy]:
     """Return a transposing copy of each operand that is stored otherwise than in
     `k_innermost(problem)`."""
     batch, m, n, k = gemm_sizes(problem)

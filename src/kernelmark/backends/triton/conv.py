@@ -6,7 +6,7 @@ from typing import Any
 
 from kernelmark.backends._rules import wrong_acc
 from kernelmark.backends.triton.configs import (
-    Copy,
+    OperandCopy,
     Values,
     block_sizes,
     blocks_of,
@@ -20,13 +20,12 @@ from kernelmark.backends.triton.configs import (
     transposed,
     with_copies,
 )
-from kernelmark.backends.triton.launch import Arguments, Call, Plan
+from kernelmark.backends.triton.launch import Arguments, KernelCall, KernelPlan
 from kernelmark.core.dtype import dtype
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
-from kernelmark.core.result import Config, ConfigValue
-from kernelmark.core.space import Space
+from kernelmark.core.result import Config, ConfigValue, Space
 from kernelmark.gpu.rtc import vendor_of
 from kernelmark.ops.conv import output_size
 
@@ -49,15 +48,15 @@ def _sizes(problem: Problem) -> tuple[int, int, int]:
 
 def default(problem: Problem, info: DeviceInfo) -> Config:
     """Return the default config for the architecture and shape."""
-    return _default(problem, info, pretranspose=_transpose_pays(problem, info))
+    return _default(problem, info, pretranspose=_transpose_pays(problem))
 
 
-def _transpose_pays(problem: Problem, info: DeviceInfo) -> bool:
+def _transpose_pays(problem: Problem) -> bool:
     """Return whether a copy with channels innermost pays off.
 
     With NCHW the channels of a pixel are far apart, so each element is loaded separately, for every
     tap and every tile of filters. A stride skips elements, but spreads the others further apart."""
-    if problem.options["layout"] != "nchw" or vendor_of(info.arch) != "cuda":
+    if problem.options["layout"] != "nchw":
         return False
     d = problem.dims
     _, filters, depth = _sizes(problem)
@@ -137,15 +136,15 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
     return Space(parameters=parameters, default=default(problem, info), forbids=forbids)
 
 
-def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
+def plan(problem: Problem, config: Config, info: DeviceInfo) -> KernelPlan:
     """Return the launches for a config; missing values come from the default."""
-    pretranspose = bool(config.get("turn", _transpose_pays(problem, info)))
+    pretranspose = bool(config.get("turn", _transpose_pays(problem)))
     chosen: dict[str, Any] = {**_default(problem, info, pretranspose=pretranspose), **config}
-    direct = Plan(calls=(_tiles(problem, chosen),))
+    direct = KernelPlan(calls=(_tiles(problem, chosen),))
     return with_copies(direct, _copies(problem)) if chosen.get("turn") else direct
 
 
-def _copies(problem: Problem) -> list[Copy]:
+def _copies(problem: Problem) -> list[OperandCopy]:
     d, kind = problem.dims, problem.dtypes["x"]
     depth, taps = d["c"] // d["groups"], d["r"] * d["s"]
     pixels = d["h"] * d["w"]
@@ -164,7 +163,7 @@ def _strides(layout: str, channels: int, rows: int, columns: int) -> dict[str, i
     return dict(zip(("image", "row", "column", "channel"), steps, strict=True))
 
 
-def _tiles(problem: Problem, chosen: dict[str, Any]) -> Call:
+def _tiles(problem: Problem, chosen: dict[str, Any]) -> KernelCall:
     import triton.language as tl
 
     from kernelmark.kernels.triton.conv import conv_tiles

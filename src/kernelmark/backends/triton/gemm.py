@@ -6,11 +6,14 @@ which are duplicates of others.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 from kernelmark.backends._rules import wrong_acc, wrong_dtypes
 from kernelmark.backends.triton.configs import (
     Values,
+    accumulators_fit,
     amd_only,
     block_sizes,
     blocks_of,
@@ -26,27 +29,27 @@ from kernelmark.backends.triton.configs import (
     power_of_two,
     shared_bytes,
     slices,
+    staged_bytes,
     transposed_operands,
     with_copies,
 )
-from kernelmark.backends.triton.launch import WORKSPACE, ZEROED, Arguments, Call, Plan
+from kernelmark.backends.triton.launch import WORKSPACE, ZEROED, Arguments, KernelCall, KernelPlan
 from kernelmark.core.dtype import dtype
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
-from kernelmark.core.result import Config, ConfigValue
-from kernelmark.core.space import Space
+from kernelmark.core.result import Config, ConfigValue, Space
 from kernelmark.gpu.rtc import vendor_of
 
 _GROUPS = (1, 4, 8, 16)
-_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
+_SPLITS = (1, 2, 3, 4, 6, 7, 8, 12, 14, 16)
 # From this many tiles on, split-K only adds traffic: several per SM/CU of any GPU.
 _TILES_ENOUGH = 1024
 _MOST_ACCUMULATORS = 128  # registers per thread
 _REDUCE_BLOCK = 1024
-_STREAMED_ROWS = 256
+_FEW_ROWS = 32
 _PLAIN_CUDA = {"fused_sum": False, "swap": False, "specialize": False}
 _NO_SLICES, _PERSISTENT_SPLIT = (
     Reason("there are no slices of k to sum"),
@@ -142,6 +145,7 @@ class _Rules:
         self._problem = problem
         self._info = info
         self._bits = dtype(problem.dtypes["a"]).bits
+        self._lanes = 64 if info.arch.startswith("gfx9") else 32
         self._cuda = vendor_of(info.arch) == "cuda"
         self._shared = shared_bytes(info)
         self._swap_pays = _swap_pays(problem, info)
@@ -151,7 +155,7 @@ class _Rules:
         block_m, block_n = int(config["block_m"]), int(config["block_n"])
         block_k, split = int(config["block_k"]), int(config["split_k"])
         persistent = config.get("persistent")
-        staged = (block_m + block_n) * block_k * self._bits // 8 * int(config["num_stages"])
+        staged = staged_bytes(config, self._info, (block_m + block_n) * self._bits)
         if persistent:
             staged += _waiting_bytes(self._problem, self._info, block_m, block_n)
         if staged > self._shared:
@@ -166,14 +170,16 @@ class _Rules:
         if self._repeats(block_m, int(config["group_m"]), block_k, split):
             return "a smaller group_m or split_k makes the same kernel"
         warps = int(config["num_warps"])
-        if block_m * block_n > 256 * 128:
+        if not accumulators_fit(config, self._info):
             return "the accumulator tile does not fit into registers"
-        if self._cuda and block_m * block_n > _MOST_ACCUMULATORS * 32 * warps:
+        if block_k < _least_depth(self._bits):
+            return "8-bit operands want a deeper block"
+        if not self._cuda:
+            return self._forbids_amd(config, block_m, block_n, self._lanes * warps)
+        if block_m * block_n > _MOST_ACCUMULATORS * 32 * warps:
             return "the accumulator tile does not fit into the registers of so few warps"
         if block_m * block_n < 32 * 32 and warps > 4:
             return "more warps than the tile has work for"
-        if block_k < _least_depth(self._bits):
-            return "8-bit operands want a deeper block"
         if config.get("swap") and not (self._swap_pays and block_m < 64 <= block_n):
             return "swapped operands want few rows, at least 64 columns and k innermost"
         if persistent and config.get("swap"):
@@ -181,6 +187,19 @@ class _Rules:
         if persistent and not _descriptors_fit(self._problem, self._info, config):
             return _DESCRIPTORS_ALIGNMENT
         return None
+
+    def _forbids_amd(self, config: Config, block_m: int, block_n: int, lanes: int) -> str | None:
+        """Return why AMD's compiler has no use for a config, or None."""
+        if (block_m + block_n) * int(config["block_k"]) * self._bits < 64 * lanes:
+            return "the tile has less than 8 bytes to load for each lane"
+        if block_n < 16 <= block_m:
+            return "a tile narrower than the matrix instruction wants few rows"
+        if min(block_m, block_n) < int(config["matrix_instr_nonkdim"]) > 16:
+            return "the tile is smaller than the matrix instruction"
+        # CDNA has 512 registers for the waves of a SIMD; the accumulators are at most half of them.
+        if self._lanes == 64 and block_m * block_n * int(config["waves_per_eu"]) > 256 * lanes:
+            return "so many waves leave no registers for the accumulator tile"
+        return _DESCRIPTORS_ALIGNMENT if config.get("persistent") else None
 
     def _repeats(self, block_m: int, group: int, block_k: int, split: int) -> bool:
         key = block_m, group, block_k, split
@@ -225,17 +244,17 @@ def _default_as_stored(problem: Problem, info: DeviceInfo) -> Config:
     block_k = (64 if block_m >= 64 else 128) * (2 if bits == 8 else 1)
     block_k = power_of_two(k, _least_depth(bits), block_k)
     warps = 8 if block_m * block_n >= 128 * 128 else 4
-    staged_bytes = (block_m + block_n) * block_k * bits // 8
+    stage_bytes = (block_m + block_n) * block_k * bits // 8
     room = shared_bytes(info)
     split = _least_split(k, split, block_k)
     config = _simple(m, (block_m, block_n, block_k), warps=warps, stages=2, split=split)
     config |= _PLAIN_CUDA
     if _descriptors_fit(problem, info, config) and split == 1 and block_m >= 64:
         left = room - _waiting_bytes(problem, info, block_m, block_n)
-        if left >= 2 * staged_bytes:
+        if left >= 2 * stage_bytes:
             config["persistent"], room = True, left
     most = 3 if block_m * block_n >= 128 * 256 else 4
-    config["num_stages"] = max(2, min(most, room // staged_bytes))
+    config["num_stages"] = max(2, min(most, room // stage_bytes))
     return FrozenDict(config)
 
 
@@ -298,9 +317,30 @@ def _default_amd(problem: Problem, info: DeviceInfo) -> Config:
     split = _least_split(k, filling_split(tiles, k, block_k, info.units), block_k)
     warps = 8 if block_m * block_n >= 128 * 128 else 4
     config = _simple(m, (block_m, block_n, block_k), warps=warps, stages=2, split=split)
+    config |= _pingpong(problem, info)
     # xcds and cache_modifier are for the tuner only: not yet measured where they help.
     more: dict[str, ConfigValue] = {"xcds": 1, "cache_modifier": ""}
     return FrozenDict(config | amd_only(info, 2, 16, 1, **more))
+
+
+def _pingpong(problem: Problem, info: DeviceInfo) -> dict[str, ConfigValue]:
+    """Return the tile for which Triton schedules half of the waves to load while the others
+    multiply, if the operands are aligned and its tiles occupy most CUs; otherwise nothing."""
+    batch, m, n, k = gemm_sizes(problem)
+    bits = dtype(problem.dtypes["a"]).bits
+    # gfx942 prefetches into registers. gfx950 loads into the LDS, which has no room for three
+    # stages of a larger tile. Not yet measured on AMD hardware.
+    block_m, block_n, stages = {"gfx942": (256, 256, 2), "gfx950": (256, 128, 3)}.get(
+        info.arch, (0, 0, 0)
+    )
+    aligned = all(size % 16 == 0 for size in (m, n)) and k % 64 == 0
+    if not block_m or bits > 16 or not aligned:
+        return {}
+    if 4 * batch * ceil_div(m, block_m) * ceil_div(n, block_n) < 3 * info.units:
+        return {}
+    depth = 128 if info.arch == "gfx950" and bits == 8 and k % 128 == 0 else 64
+    tile = {"block_m": block_m, "block_n": block_n, "block_k": depth, "split_k": 1}
+    return {**tile, "group_m": _least_group(m, block_m, 8), "num_warps": 8, "num_stages": stages}
 
 
 def _xcds(info: DeviceInfo) -> int:
@@ -314,10 +354,11 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
     """Return all configs that the kernel can be built with for this problem, each kernel once."""
     _, m, n, k = gemm_sizes(problem)
     pretransposes = can_pretranspose(problem, info)
+    least_depth = _least_depth(dtype(problem.dtypes["a"]).bits)
     parameters: Values = {
         "block_m": block_sizes(m),
         "block_n": block_sizes(n, always=32),
-        "block_k": block_sizes(k, least=_least_depth(dtype(problem.dtypes["a"]).bits)),
+        "block_k": block_sizes(k, least=least_depth),
         "group_m": tuple(g for g in _GROUPS if _least_group(m, 16, g) == g),
         "split_k": tuple(s for s in _SPLITS if s == 1 or k // s >= 128),
     }
@@ -330,11 +371,15 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
         parameters["swap"] = (False, True) if swaps else (False,)
         parameters["specialize"] = (False,)  # only on request: on Hopper it gains nothing
     else:
-        parameters |= {"num_warps": (2, 4, 8), "num_stages": (1, 2, 3), "persistent": (False,)}
+        if m <= _FEW_ROWS:
+            # Tiles below the matrix instruction's 16 x 16 run on vector units.
+            parameters["block_m"] = block_sizes(m, least=1, always=_FEW_ROWS)
+            parameters["block_n"] = block_sizes(n, least=4, always=32)
+        parameters["block_k"] = block_sizes(k, least=least_depth, most=1024)
+        parameters |= {"num_warps": (1, 2, 4, 8), "num_stages": (1, 2, 3), "persistent": (False,)}
         more: Values = {"xcds": tuple(dict.fromkeys((1, _xcds(info))))}
-        # With few rows of A every element of B is read once: .cg keeps it from evicting A.
-        more["cache_modifier"] = ("", ".cg") if m <= _STREAMED_ROWS else ("",)
-        parameters |= amd_only(info, (0, 1, 2, 4), (16, 32), (1, 2), **more)
+        more["cache_modifier"] = ("", ".cg")  # .cg keeps B from evicting A
+        parameters |= amd_only(info, (0, 1, 2, 4, 6, 8), (16, 32), (1, 2), **more)
     forbids = _Rules(problem, info).forbids
     if pretransposes:
         parameters["turn"] = (False, True)
@@ -343,13 +388,34 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
         def forbids(config: Config) -> str | None:
             return (transposed if config["turn"] else stored)(config)
 
-    return Space(parameters=parameters, default=default(problem, info), forbids=forbids)
+    parts = _parts(parameters, forbids) if vendor_of(info.arch) == "hip" else ()
+    return Space(
+        parameters=parameters, default=default(problem, info), forbids=forbids, parts=parts
+    )
+
+
+def _parts(parameters: Values, forbids: Callable[[Config], str | None]) -> tuple[Values, ...]:
+    """Return the legal part of a space for AMD: values for each tile and number of warps, with
+    which every rule is on one other parameter. One combination in twenty of all is legal."""
+    fixed = ("block_m", "block_n", "block_k", "num_warps")
+    least = {name: values[0] for name, values in parameters.items()}  # what is always legal
+    parts = []
+    for chosen in itertools.product(*(parameters[name] for name in fixed)):
+        tile = dict(zip(fixed, chosen, strict=True))
+        if forbids(FrozenDict({**least, **tile})) is None:
+            part = {
+                name: tuple(v for v in values if forbids({**least, **tile, name: v}) is None)
+                for name, values in parameters.items()
+                if name not in fixed
+            }
+            parts.append({**part, **{name: (value,) for name, value in tile.items()}})
+    return tuple(parts)
 
 
 # -- plans
 
 
-def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
+def plan(problem: Problem, config: Config, info: DeviceInfo) -> KernelPlan:
     """Return the launches for a config; missing values come from the default."""
     _refuse_ignored(problem, config)
     chosen = {**_default(problem, info, pretranspose=bool(config.get("turn", True))), **config}
@@ -373,13 +439,13 @@ def _refuse_ignored(problem: Problem, config: Config) -> None:
         )
 
 
-def _as_stored(problem: Problem, chosen: dict[str, Any], info: DeviceInfo) -> Plan:
+def _as_stored(problem: Problem, chosen: dict[str, Any], info: DeviceInfo) -> KernelPlan:
     if chosen.get("persistent"):
         if not _descriptors_fit(problem, info, chosen):
             raise Unsupported(f"descriptors cannot address these operands on {info.arch}")
         if chosen.get("fused_sum"):
             raise Unsupported(_NO_SLICES)
-        return Plan(calls=(_persistent(problem, chosen, info),))
+        return KernelPlan(calls=(_persistent(problem, chosen, info),))
     if chosen.get("specialize"):
         raise Unsupported("only the persistent kernel gives its warps different work")
     batch, m, n, k = gemm_sizes(problem)
@@ -388,12 +454,12 @@ def _as_stored(problem: Problem, chosen: dict[str, Any], info: DeviceInfo) -> Pl
         raise Unsupported(_NO_SLICES)
     main = _tiles(problem, chosen, split, per_part)
     if split == 1:
-        return Plan(calls=(main,))
+        return KernelPlan(calls=(main,))
     workspace_bytes = batch * split * m * n * 4
     if chosen.get("fused_sum"):
         arrivals = batch * main.grid[0]
-        return Plan(calls=(main,), workspace_bytes=workspace_bytes, zeroed_bytes=arrivals * 4)
-    return Plan(calls=(main, _reduce(problem, split)), workspace_bytes=workspace_bytes)
+        return KernelPlan(calls=(main,), workspace_bytes=workspace_bytes, zeroed_bytes=arrivals * 4)
+    return KernelPlan(calls=(main, _reduce(problem, split)), workspace_bytes=workspace_bytes)
 
 
 def _operands(problem: Problem) -> Arguments:
@@ -429,7 +495,7 @@ def _common_constants(problem: Problem, config: dict[str, Any]) -> dict[str, Any
     }
 
 
-def _tiles(problem: Problem, config: dict[str, Any], split: int, per_part: int) -> Call:
+def _tiles(problem: Problem, config: dict[str, Any], split: int, per_part: int) -> KernelCall:
     from kernelmark.kernels.triton.gemm import gemm_tiles
 
     batch, m, n, k = gemm_sizes(problem)
@@ -450,7 +516,7 @@ def _tiles(problem: Problem, config: dict[str, Any], split: int, per_part: int) 
     return arguments.call(gemm_tiles, constants, compiler_options(config), (tiles, split, batch))
 
 
-def _reduce(problem: Problem, split: int) -> Call:
+def _reduce(problem: Problem, split: int) -> KernelCall:
     from kernelmark.kernels.triton.gemm import gemm_reduce
 
     batch, m, n, _ = gemm_sizes(problem)
@@ -463,7 +529,7 @@ def _reduce(problem: Problem, split: int) -> Call:
     return arguments.call(gemm_reduce, constants, {"num_warps": 4}, grid)
 
 
-def _persistent(problem: Problem, config: dict[str, Any], info: DeviceInfo) -> Call:
+def _persistent(problem: Problem, config: dict[str, Any], info: DeviceInfo) -> KernelCall:
     from kernelmark.kernels.triton.gemm import gemm_persistent
 
     batch, m, n, k = gemm_sizes(problem)

@@ -1,7 +1,7 @@
 """Compile Triton kernels for an architecture, with or without that GPU, and launch them.
 
-A `Plan` has the launches that compute one problem with one config. They go through kernelmark's
-driver, on our stream and buffers, without torch.
+A `KernelPlan` has the launches that compute one problem with one config. They go through
+kernelmark's driver, on our stream and buffers, without torch.
 """
 
 from __future__ import annotations
@@ -56,10 +56,11 @@ class Argument:
     kind: str
     pointer: bool
     aligned: bool = True  # the address or value is a multiple of 16
+    near: bool = False  # every element is within 2 GiB of the address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Built:
+class BuiltKernel:
     """A compiled kernel, for any driver."""
 
     code: bytes
@@ -75,7 +76,7 @@ class Built:
         return hashlib.sha256(self.code).hexdigest()[:16]
 
 
-def kernel_info(built: Sequence[Built], main: Built) -> KernelInfo:
+def kernel_info(built: Sequence[BuiltKernel], main: BuiltKernel) -> KernelInfo:
     """Return the joint info of a plan's kernels, with the resources of the main one."""
     return KernelInfo(
         name="+".join(kernel.name for kernel in built),
@@ -100,7 +101,7 @@ def build(
     constants: Mapping[str, Constant],
     options: Mapping[str, Constant],
     arch: str,
-) -> Built:
+) -> BuiltKernel:
     """Return `function` compiled for `arch`; Triton has its own cache on disk."""
     key = (arguments, tuple(sorted(constants.items())), tuple(sorted(options.items())), arch)
     return _build(function, *key)
@@ -113,18 +114,9 @@ def _build(
     constants: tuple[tuple[str, Constant], ...],
     options: tuple[tuple[str, Constant], ...],
     arch: str,
-) -> Built:
-    prepare_cache()
-    import triton
-
+) -> BuiltKernel:
     start = time.perf_counter()
-    try:
-        source = _source(function, arguments, dict(constants))
-        compiled = triton.compile(source, target=target(arch), options=_usable(options, arch))
-    except Exception as error:
-        raise CompileError(
-            f"Triton cannot compile {function.__name__} for {arch}: {_first(error)}"
-        ) from None
+    compiled = _compile(function, arguments, dict(constants), dict(options), arch)
     seconds = time.perf_counter() - start
     cuda = vendor_of(arch) == "cuda"
     code = compiled.asm["cubin" if cuda else "hsaco"]
@@ -137,7 +129,7 @@ def _build(
         raise Unsupported(
             f"{metadata.name} uses thread-block clusters, which cannot be launched here"
         )
-    return Built(
+    return BuiltKernel(
         code=code,
         name=metadata.name,
         shared_bytes=metadata.shared,
@@ -148,7 +140,29 @@ def _build(
     )
 
 
-def _source(function: Any, arguments: tuple[Argument, ...], constants: dict[str, Constant]) -> Any:
+def _compile(
+    function: Any,
+    arguments: tuple[Argument, ...],
+    constants: Mapping[str, Constant],
+    options: Mapping[str, Constant],
+    arch: str,
+) -> Any:
+    """Return what Triton compiles, with the text of every stage in `asm`."""
+    prepare_cache()
+    import triton
+
+    try:
+        source = _source(function, arguments, constants)
+        return triton.compile(source, target=target(arch), options=_usable(options, arch))
+    except Exception as error:
+        raise CompileError(
+            f"Triton cannot compile {function.__name__} for {arch}: {_first(error)}"
+        ) from None
+
+
+def _source(
+    function: Any, arguments: tuple[Argument, ...], constants: Mapping[str, Constant]
+) -> Any:
     from triton.compiler import ASTSource
 
     by_name = {argument.name: argument for argument in arguments}
@@ -161,18 +175,19 @@ def _source(function: Any, arguments: tuple[Argument, ...], constants: dict[str,
         argument = by_name[name]
         kind = TRITON_TYPES.get(argument.kind, argument.kind)
         signature[name] = f"*{kind}" if argument.pointer else kind
-        if argument.aligned:
-            attributes[(index,)] = [["tt.divisibility", 16]]
+        marks = [["tt.divisibility", 16]] * argument.aligned
+        if marks := marks + [["tt.pointer_range", 32]] * argument.near:
+            attributes[(index,)] = marks
     return ASTSource(fn=function, signature=signature, constexprs=fixed, attrs=attributes)
 
 
-def _usable(options: tuple[tuple[str, Constant], ...], arch: str) -> dict[str, Constant]:
+def _usable(options: Mapping[str, Constant], arch: str) -> dict[str, Constant]:
     """Return the options that this vendor's compiler supports."""
     amd_only = ("waves_per_eu", "matrix_instr_nonkdim", "kpack")
     cuda = vendor_of(arch) == "cuda"
     return {
         name: value
-        for name, value in options
+        for name, value in options.items()
         if name in _OPTIONS and not (cuda and name in amd_only)
     }
 
@@ -208,7 +223,7 @@ Value = str | int | float  # the name of a tensor or of a buffer of the plan, or
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class KernelCall:
     """One launch: a kernel, its arguments in order with their values, and its grid."""
 
     function: Any
@@ -218,20 +233,41 @@ class Call:
     options: Mapping[str, Constant]
     grid: tuple[int, int, int]
 
-    def build(self, arch: str) -> Built:
+    def build(self, arch: str) -> BuiltKernel:
         return build(self.function, self.arguments, self.constants, self.options, arch)
+
+    def assembly(self, arch: str) -> str:
+        """Return the assembly text: PTX, or an AMD GPU's own instructions."""
+        text = _compile(self.function, self.arguments, self.constants, self.options, arch).asm
+        return str(text["ptx" if vendor_of(arch) == "cuda" else "amdgcn"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class KernelPlan:
     """Calls in order, and the bytes of the buffers that pass data between them. `main` is the call
     that multiplies: calls before it prepare operands, calls after it sum partial results."""
 
-    calls: tuple[Call, ...]
+    calls: tuple[KernelCall, ...]
     main: int = 0
     workspace_bytes: int = 0
     zeroed_bytes: int = 0
     named_bytes: Mapping[str, int] = field(default_factory=dict)  # by the name in `values`
+
+    def with_ranges(self, tensor_bytes: Mapping[str, int]) -> KernelPlan:
+        """Return the plan with each pointer to less than 2 GiB marked, as by Triton's AMD launcher:
+        only such memory is read by buffer instructions, which need no branch at an edge."""
+        nbytes = {**tensor_bytes, **self.named_bytes}
+        nbytes |= {WORKSPACE: self.workspace_bytes, ZEROED: self.zeroed_bytes}
+
+        def marked(argument: Argument, value: Value) -> Argument:
+            near = argument.pointer and nbytes.get(str(value), 0) < 2**31
+            return dataclasses.replace(argument, near=near)
+
+        calls = (
+            dataclasses.replace(call, arguments=tuple(map(marked, call.arguments, call.values)))
+            for call in self.calls
+        )
+        return dataclasses.replace(self, calls=tuple(calls))
 
 
 class Arguments:
@@ -240,6 +276,7 @@ class Arguments:
     def __init__(self) -> None:
         self._arguments: list[Argument] = []
         self._values: list[Value] = []
+        self._ones: dict[str, int] = {}
 
     def _add(self, argument: Argument, value: Value) -> None:
         self._arguments.append(argument)
@@ -257,7 +294,11 @@ class Arguments:
         return self
 
     def integers(self, **values: int) -> Arguments:
+        """Add whole numbers. A 1 becomes a constant, as in Triton's own launches."""
         for name, value in values.items():
+            if value == 1:
+                self._ones[name] = 1
+                continue
             kind = "i32" if abs(value) < 2**31 else "i64"
             aligned = value % 16 == 0
             self._add(Argument(name=name, kind=kind, pointer=False, aligned=aligned), value)
@@ -274,12 +315,12 @@ class Arguments:
         constants: Mapping[str, Constant],
         options: Mapping[str, Constant],
         grid: tuple[int, int, int],
-    ) -> Call:
-        return Call(
+    ) -> KernelCall:
+        return KernelCall(
             function=function,
             arguments=tuple(self._arguments),
             values=tuple(self._values),
-            constants=constants,
+            constants={**constants, **self._ones},
             options=options,
             grid=grid,
         )
@@ -289,7 +330,7 @@ _DEFAULT_SHARED_BYTES = 48 * 1024
 _NUMBERS: dict[str, Any] = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "fp32": ctypes.c_float}
 
 
-class Gpu(Protocol):
+class TritonGpu(Protocol):
     """The part of a GPU device that launching needs."""
 
     info: DeviceInfo
@@ -304,7 +345,7 @@ class Gpu(Protocol):
 class TritonKernel(Kernel):
     """A plan's kernels loaded on a device, with the packed arguments of every set."""
 
-    def __init__(self, plan: Plan, device: Gpu, sets: Sequence[ArgumentSet]) -> None:
+    def __init__(self, plan: KernelPlan, device: TritonGpu, sets: Sequence[ArgumentSet]) -> None:
         self._device = device
         self._owned: list[Buffer] = []
         self._modules: list[int] = []
@@ -340,7 +381,9 @@ class TritonKernel(Kernel):
         self._owned.append(buffer)
         return buffer.address
 
-    def _load(self, call: Call, built: Built) -> Callable[[ArgumentSet], Callable[[Stream], None]]:
+    def _load(
+        self, call: KernelCall, built: BuiltKernel
+    ) -> Callable[[ArgumentSet], Callable[[Stream], None]]:
         driver = self._device.driver
         module = driver.load(built.code)
         self._modules.append(module)
@@ -389,7 +432,7 @@ class TritonKernel(Kernel):
         self._owned.clear()
 
 
-def check_fits(built: Built, info: DeviceInfo) -> None:
+def check_fits(built: BuiltKernel, info: DeviceInfo) -> None:
     """Raise Unsupported with a reason if the device cannot launch the kernel, before the driver
     fails with an error code."""
     most = int(info.attributes.get("shared_per_block", "0"))

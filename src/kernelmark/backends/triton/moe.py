@@ -19,13 +19,12 @@ from kernelmark.backends.triton.configs import (
     power_of_two,
     too_large_tiles,
 )
-from kernelmark.backends.triton.launch import Arguments, Call, Plan
+from kernelmark.backends.triton.launch import Arguments, KernelCall, KernelPlan
 from kernelmark.core.dtype import dtype
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
-from kernelmark.core.result import Config, ConfigValue
-from kernelmark.core.space import Space
+from kernelmark.core.result import Config, ConfigValue, Space
 from kernelmark.gpu.rtc import vendor_of
 
 _STREAMED = 1024  # elements per program of the kernels without a GEMM
@@ -88,7 +87,7 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
     return Space(parameters=parameters, default=default(problem, info), forbids=forbids)
 
 
-def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
+def plan(problem: Problem, config: Config, info: DeviceInfo) -> KernelPlan:
     """Return the launches for a config; missing values come from the default."""
     chosen: dict[str, Any] = {**default(problem, info), **config}
     _, n, k, e, rows = _sizes(problem)
@@ -96,7 +95,7 @@ def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
     # Each chosen expert leaves less than one block unused.
     blocks = (rows + min(rows, e) * (block_m - 1)) // block_m
     nbytes = dtype(problem.dtypes["x"]).bits // 8
-    return Plan(
+    return KernelPlan(
         calls=(
             _sort(problem, block_m, blocks),
             _tiles(problem, chosen, blocks, first=True),
@@ -115,7 +114,7 @@ def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
     )
 
 
-def _sort(problem: Problem, block_m: int, blocks: int) -> Call:
+def _sort(problem: Problem, block_m: int, blocks: int) -> KernelCall:
     from kernelmark.kernels.triton.moe import moe_sort
 
     _, _, _, e, rows = _sizes(problem)
@@ -128,7 +127,7 @@ def _sort(problem: Problem, block_m: int, blocks: int) -> Call:
     return arguments.call(moe_sort, constants, {"num_warps": warps}, (e, 1, 1))
 
 
-def _tiles(problem: Problem, chosen: dict[str, Any], blocks: int, *, first: bool) -> Call:
+def _tiles(problem: Problem, chosen: dict[str, Any], blocks: int, *, first: bool) -> KernelCall:
     """Return one GEMM call: from x to gate and up, or from the hidden layer to an output per
     choice."""
     from kernelmark.kernels.triton.moe import moe_tiles
@@ -152,19 +151,19 @@ def _tiles(problem: Problem, chosen: dict[str, Any], blocks: int, *, first: bool
     return arguments.call(moe_tiles, constants, compiler_options(chosen), grid)
 
 
-def _gate(problem: Problem) -> Call:
+def _gate(problem: Problem) -> KernelCall:
     from kernelmark.kernels.triton.moe import moe_gate
 
     _, n, _, _, rows = _sizes(problem)
     kind = problem.dtypes["x"]
-    arguments = Arguments().pointer("both", kind, _WIDE).pointer("hidden", kind, _HIDDEN)
+    arguments = Arguments().pointer("gate_up", kind, _WIDE).pointer("hidden", kind, _HIDDEN)
     arguments.integers(n=n)
     block = power_of_two(n, 128, _STREAMED)
     grid = (rows, ceil_div(n, block), 1)
     return arguments.call(moe_gate, {"BLOCK": block}, {"num_warps": 4}, grid)
 
 
-def _sum(problem: Problem) -> Call:
+def _sum(problem: Problem) -> KernelCall:
     from kernelmark.kernels.triton.moe import moe_sum
 
     m, _, k, _, _ = _sizes(problem)

@@ -19,15 +19,14 @@ from kernelmark.backends.triton.configs import (
     slices,
     too_large_tiles,
 )
-from kernelmark.backends.triton.launch import WORKSPACE, Arguments, Call, Plan
+from kernelmark.backends.triton.launch import WORKSPACE, Arguments, KernelCall, KernelPlan
 from kernelmark.core.dtype import dtype
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
-from kernelmark.core.result import Config, ConfigValue
-from kernelmark.core.space import Space
+from kernelmark.core.result import Config, ConfigValue, Space
 from kernelmark.gpu.rtc import vendor_of
 
 _REDUCE_BLOCK = 1024
@@ -91,7 +90,10 @@ def _depths(problem: Problem, info: DeviceInfo) -> tuple[int, int]:
     """Return the smallest and the largest useful block_k."""
     if not _is_fp4(problem):
         return (32 if vendor_of(info.arch) == "cuda" else 64), 128
-    return (128, 256) if native_fp4(info) else (32, 64)
+    if not native_fp4(info):
+        return 32, 64
+    # Quantising a tile of 64 rows in the kernel takes more registers than there are for 256.
+    return 128, 128 if problem.options["scheme"] == "a16wfp4" else 256
 
 
 def space(problem: Problem, info: DeviceInfo) -> Space:
@@ -119,7 +121,7 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
 # -- plans
 
 
-def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
+def plan(problem: Problem, config: Config, info: DeviceInfo) -> KernelPlan:
     """Return the launches for a config; missing values come from the default."""
     chosen: dict[str, Any] = {**default(problem, info), **config}
     batch, m, n, k = gemm_sizes(problem)
@@ -131,13 +133,15 @@ def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
     split, per_part = slices(k, int(chosen["split_k"]), block_k)
     main = _tiles(problem, chosen, info, split, per_part)
     if split == 1:
-        return Plan(calls=(main,))
-    return Plan(calls=(main, _reduce(problem, split)), workspace_bytes=batch * split * m * n * 4)
+        return KernelPlan(calls=(main,))
+    return KernelPlan(
+        calls=(main, _reduce(problem, split)), workspace_bytes=batch * split * m * n * 4
+    )
 
 
 def _tiles(
     problem: Problem, config: dict[str, Any], info: DeviceInfo, split: int, per_part: int
-) -> Call:
+) -> KernelCall:
     batch, m, n, k = gemm_sizes(problem)
     types, scales = problem.dtypes, "u8" if _is_fp4(problem) else "f32"
     # f4e2m1 is read as bytes of two elements.
@@ -184,7 +188,7 @@ def _orders(problem: Problem) -> dict[str, bool]:
     }
 
 
-def _reduce(problem: Problem, split: int) -> Call:
+def _reduce(problem: Problem, split: int) -> KernelCall:
     from kernelmark.kernels.triton.quantized import quantized_reduce
 
     batch, m, n, _ = gemm_sizes(problem)

@@ -18,7 +18,7 @@ from kernelmark.core.reason import NO_REASON, Reason, shorten
 from kernelmark.core.result import Measurement, Result, Status, is_wide
 from kernelmark.core.units import change_text, join_and, time_text
 from kernelmark.core.verdict import VerdictStatus
-from kernelmark.stats.modes import modes_text
+from kernelmark.stats.interval import modes_text
 
 Facts = tuple[tuple[str, str], ...]
 
@@ -73,10 +73,10 @@ class Rule(ABC):
         """Names and values as plain JSON, for display."""
 
     @abstractmethod
-    def weigh(self, found: Sequence[Pair]) -> list[Judgement]:
+    def weigh(self, pairs: Sequence[Pair]) -> list[Judgement]:
         """Judge pairs whose two results are both correct and have times."""
 
-    def notes(self, found: Sequence[Pair]) -> list[str]:
+    def notes(self, pairs: Sequence[Pair]) -> list[str]:
         """Return remarks on these rows for the reader."""
         return []
 
@@ -84,15 +84,15 @@ class Rule(ABC):
         """Return whether an alarm of this pair is suppressed when a canary moved."""
         return True
 
-    def judge(self, found: Sequence[Pair]) -> list[Judgement]:
+    def judge(self, pairs: Sequence[Pair]) -> list[Judgement]:
         """Judge each pair. Missing sides, failures and metrics are judged here; `weigh` gets only
         pairs of correct results with times."""
         judged = [
-            _judge_metric(pair) if pair.metric else _judge_without_times(pair) for pair in found
+            _judge_metric(pair) if pair.metric else _judge_without_times(pair) for pair in pairs
         ]
-        rest = [pair for pair, known in zip(found, judged, strict=True) if known is None]
+        rest = [pair for pair, verdict in zip(pairs, judged, strict=True) if verdict is None]
         weighed = iter(self.weigh(rest))
-        return [next(weighed) if known is None else known for known in judged]
+        return [next(weighed) if verdict is None else verdict for verdict in judged]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,12 +114,12 @@ class Preset(Rule):
                 )
             number = value if isinstance(value, int | float) and value is not True else 0
             if not 0 < number < math.inf:
-                wanted = "a number above 0"
-                raise UsageError(f"{name}={value!r} is not {wanted}")
-        made = dataclasses.replace(self, **settings)
-        if fault := made.fault():
+                expected = "a number above 0"
+                raise UsageError(f"{name}={value!r} is not {expected}")
+        changed_preset = dataclasses.replace(self, **settings)
+        if fault := changed_preset.fault():
             raise UsageError(fault)
-        return made
+        return changed_preset
 
     def fault(self) -> Reason:
         """Return what is wrong with the settings, NO_REASON if nothing."""
@@ -249,10 +249,10 @@ def _judge_without_times(pair: Pair) -> Judgement | None:
     if all(good):
         return None
     if not any(good):
-        one, other = _failure(base), _failure(head)
-        reason = Reason(f"base: {one}; head: {other}")
-        if str(one) == str(other):  # compare the text, not the fields
-            reason = Reason(f"both: {one}", "both-failed", cause=one)
+        base_failure, head_failure = _failure(base), _failure(head)
+        reason = Reason(f"base: {base_failure}; head: {head_failure}")
+        if str(base_failure) == str(head_failure):  # compare the text, not the fields
+            reason = Reason(f"both: {base_failure}", "both-failed", cause=base_failure)
         facts = (("base", _full_failure(base)), ("head", _full_failure(head)))
         return Judgement(status=VerdictStatus.IGNORED, why=reason, explanation=facts)
     if good[0]:

@@ -65,22 +65,22 @@ class GoldenTot(Preset):
         return "golden-tot"
 
     def fault(self) -> Reason:
-        for name, fits, wanted in (
+        for name, fits, expected in (
             ("runs", self.runs == int(self.runs), "a whole number"),
             ("factor", self.factor >= 1, "at least 1, the ratio of equal times"),
             ("within", self.within < 1, "a fraction below 1: 0.05 is 5 %"),
         ):
             if not fits:
-                return Reason(f"{name}={self.settings[name]:g} is not {wanted}")
+                return Reason(f"{name}={self.settings[name]:g} is not {expected}")
         return NO_REASON
 
     def holds(self, pair: Pair) -> bool:
         return False  # as agreed, the threshold alone decides
 
-    def weigh(self, found: Sequence[Pair]) -> list[Judgement]:
-        return [self._one(pair) for pair in found]
+    def weigh(self, pairs: Sequence[Pair]) -> list[Judgement]:
+        return [self._judge_pair(pair) for pair in pairs]
 
-    def _one(self, pair: Pair) -> Judgement:
+    def _judge_pair(self, pair: Pair) -> Judgement:
         golden, tot = (self._stable(side, means=pair.multimodal) for side in times(pair))
         status, reason = self._status(golden, tot)
         return Judgement(
@@ -100,9 +100,9 @@ class GoldenTot(Preset):
         )
 
     def _stable(self, result: Result, *, means: bool) -> Stable:
-        found = stable_time(_runs(result, means=means), int(self.runs), self.within)
-        unknown = found.agreed is None and not _is_bare(result)
-        return dataclasses.replace(found, agreed=False) if unknown else found
+        stable = stable_time(_runs(result, means=means), int(self.runs), self.within)
+        unknown = stable.agreed is None and not _is_bare(result)
+        return dataclasses.replace(stable, agreed=False) if unknown else stable
 
     def _status(self, golden: Stable, tot: Stable) -> tuple[VerdictStatus, Reason]:
         if golden.time_s < self.ignore_below_us * _US * (1 - _ROUNDING):
@@ -127,10 +127,10 @@ class GoldenTot(Preset):
 
     def _unstable(self, sides: Mapping[str, Stable]) -> Reason | None:
         """Return which sides are unstable and why; None if both are stable."""
-        found = [(name, side) for name, side in sides.items() if side.agreed is False]
-        few = tuple(name for name, side in found if side.runs < self.runs)
-        apart = tuple(name for name, side in found if side.runs >= self.runs)
-        if not found:
+        unstable = [(name, side) for name, side in sides.items() if side.agreed is False]
+        few = tuple(name for name, side in unstable if side.runs < self.runs)
+        apart = tuple(name for name, side in unstable if side.runs >= self.runs)
+        if not unstable:
             return None
         causes = [f"fewer than {self.runs:g} runs of {join_and(few)}"] if few else []
         if apart:
@@ -177,8 +177,8 @@ def _us(seconds: float) -> str:
 
 def _is_bare(result: Result) -> bool:
     """Return whether the result is a mean imported from another tool, without dispersion."""
-    found = measured(result)
-    return found.samples == 1 and found.timed_s == 0
+    measurement = measured(result)
+    return measurement.samples == 1 and measurement.timed_s == 0
 
 
 def _runs(result: Result, *, means: bool) -> list[float]:

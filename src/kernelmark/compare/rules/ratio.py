@@ -39,16 +39,16 @@ class Ratio(Preset):
 
     def fault(self) -> Reason:
         if self.warn < 1:
-            wanted = "at least 1, the ratio of equal times"
-            return Reason(f"warn={self.warn:g} is not {wanted}")
+            expected = "at least 1, the ratio of equal times"
+            return Reason(f"warn={self.warn:g} is not {expected}")
         if self.warn > self.fail:
             return Reason(f"warn={self.warn:g} is above fail={self.fail:g}")
         return NO_REASON
 
-    def weigh(self, found: Sequence[Pair]) -> list[Judgement]:
-        return [self._one(pair) for pair in found]
+    def weigh(self, pairs: Sequence[Pair]) -> list[Judgement]:
+        return [self._judge_pair(pair) for pair in pairs]
 
-    def _one(self, pair: Pair) -> Judgement:
+    def _judge_pair(self, pair: Pair) -> Judgement:
         base_s, head_s = medians_s(pair)
         base, head = (centre_s(side, pair) for side in times(pair))
         judged = head / base

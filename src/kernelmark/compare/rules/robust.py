@@ -56,16 +56,16 @@ from kernelmark.core.units import (
     time_text,
 )
 from kernelmark.core.verdict import VerdictStatus
-from kernelmark.stats.corrections import (
+from kernelmark.stats.interval import exp, replicates
+from kernelmark.stats.paired import (
     LEAST_BLOCKS,
     ClockLine,
     Common,
     adjusted,
     clock_line,
     common,
+    detectable,
 )
-from kernelmark.stats.interval import exp, replicates
-from kernelmark.stats.paired import detectable
 
 # Least relative spread: no clock resolves less, and blocks that agree exactly are not exact.
 _RESOLUTION = 1e-5
@@ -122,6 +122,17 @@ class _Weighed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Test:
+    """A row among all: its p-value corrected for their number, `rows`, the half width of its
+    interval, and the least change that would be detected nine times of ten."""
+
+    q_value: float
+    rows: int
+    half: float
+    detectable: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Robust(Preset):
     """`delta` is the least effect that counts, `q` the false discovery rate."""
 
@@ -135,47 +146,44 @@ class Robust(Preset):
     def fault(self) -> Reason:
         for name, value in self.settings.items():
             if value >= 1:
-                wanted = "a fraction below 1: 0.05 is 5 %"
-                return Reason(f"{name}={value:g} is not {wanted}")
+                expected = "a fraction below 1: 0.05 is 5 %"
+                return Reason(f"{name}={value:g} is not {expected}")
         return NO_REASON
 
-    def weigh(self, found: Sequence[Pair]) -> list[Judgement]:
-        sides = [_sides(pair) for pair in found]
-        enough = [all(side.dof > 0 for side in both) for both in sides]
-        known = common(
-            [side.variance for both in sides for side in both],
-            [side.dof for both in sides for side in both],
+    def weigh(self, pairs: Sequence[Pair]) -> list[Judgement]:
+        sides = [_sides(pair) for pair in pairs]
+        enough = [all(side.dof > 0 for side in row_sides) for row_sides in sides]
+        common_factors = common(
+            [side.variance for row_sides in sides for side in row_sides],
+            [side.dof for row_sides in sides for side in row_sides],
         )
-        weighed = _weigh([both for both, good in zip(sides, enough, strict=True) if good], known)
+        weighed = _weigh(
+            [row_sides for row_sides, good in zip(sides, enough, strict=True) if good],
+            common_factors,
+        )
         q_values = adjusted([row.p_value for row in weighed])
         alarms = sum(q_value <= self.q for q_value in q_values)
         # The p-value that one more row would need to be a discovery.
         bar = self.q * max(1, alarms) / max(1, len(weighed))
-        halves = zip(
-            _half_widths([row.error for row in weighed], [row.dof for row in weighed], self.q),
-            _half_widths([r.full_error for r in weighed], [r.full_dof for r in weighed], bar),
-            strict=True,
-        )
-        rows = iter(zip(weighed, q_values, halves, strict=True))
-        made = []
-        for pair, good in zip(found, enough, strict=True):
-            if good:
-                made.append(self._judged(pair, *next(rows), len(weighed), bar))
-            else:
-                made.append(_judge_too_few(pair))
-        return made
+        halves = _half_widths([row.error for row in weighed], [row.dof for row in weighed], self.q)
+        full = _half_widths([r.full_error for r in weighed], [r.full_dof for r in weighed], bar)
+        tests = [
+            _Test(
+                q_value=q_value,
+                rows=len(weighed),
+                half=half,
+                detectable=detectable(full_half, math.log1p(self.delta), bar),
+            )
+            for q_value, half, full_half in zip(q_values, halves, full, strict=True)
+        ]
+        tested = iter(zip(weighed, tests, strict=True))
+        return [
+            self._judged(pair, *next(tested)) if good else _judge_too_few(pair)
+            for pair, good in zip(pairs, enough, strict=True)
+        ]
 
-    def _judged(
-        self,
-        pair: Pair,
-        row: _Weighed,
-        q_value: float,
-        halves: tuple[float, float],
-        rows: int,
-        bar: float,
-    ) -> Judgement:
-        low, high = row.centre - halves[0], row.centre + halves[0]
-        found = detectable(halves[1], math.log1p(self.delta), bar)
+    def _judged(self, pair: Pair, row: _Weighed, test: _Test) -> Judgement:
+        low, high = row.centre - test.half, row.centre + test.half
         base_s, head_s = medians_s(pair)
         # Not the logarithm of the quotient: swapping the sides must mirror the result exactly.
         shown = math.log(head_s) - math.log(base_s)
@@ -186,7 +194,7 @@ class Robust(Preset):
             judged, effect = exp(row.centre), row.centre
         else:
             low, high = widened
-        status, reason = self._status(row, effect, low, high, q_value, found)
+        status, reason = self._status(row, test, effect, low, high)
         if row.sides.line is not None:
             contrary = reason  # this reason has both ratios: at equal clocks, and as measured
         status, reason = checked(pair, status, reason, contrary)
@@ -203,9 +211,9 @@ class Robust(Preset):
             low=exp(widened[0]),
             high=exp(widened[1]),
             p_value=row.p_value,
-            detectable=found,
+            detectable=test.detectable,
             explanation=functools.partial(
-                self._facts, pair, row, low, high, q_value, rows, found, status, reason
+                self._facts, pair, row, test, (low, high), (status, reason)
             ),
         )
 
@@ -213,15 +221,12 @@ class Robust(Preset):
         self,
         pair: Pair,
         row: _Weighed,
-        low: float,
-        high: float,
-        q_value: float,
-        rows: int,
-        found: float,
-        status: VerdictStatus,
-        reason: Callable[[], Reason],
+        test: _Test,
+        interval: tuple[float, float],
+        verdict: tuple[VerdictStatus, Callable[[], Reason]],
     ) -> Facts:
         base, head = times(pair)
+        status, reason = verdict
         return (
             ("base", _side_text(row.sides.base, base)),
             ("head", _side_text(row.sides.head, head)),
@@ -234,19 +239,22 @@ class Robust(Preset):
                 "with what the suite's rows have in common",
             ),
             *_run_facts(row),
-            (f"{100 * (1 - self.q):g} % interval", span_text(low, high)),
+            (f"{100 * (1 - self.q):g} % interval", span_text(*interval)),
             ("effect floor", f"{100 * self.delta:g} %"),
             (
                 "chance",
-                f"p = {row.p_value:.2g}; as one of {rows} rows {q_value:.2g}, "
+                f"p = {row.p_value:.2g}; as one of {test.rows} rows {test.q_value:.2g}, "
                 f"which must be at most {self.q:g}",
             ),
-            ("would be found", f"a slowdown of {detectable_text(found)}, nine times of ten"),
+            (
+                "would be found",
+                f"a slowdown of {detectable_text(test.detectable)}, nine times of ten",
+            ),
             ("verdict", f"{status.value}: {reason()}"),
         )
 
     def _status(
-        self, row: _Weighed, effect: float, low: float, high: float, q_value: float, found: float
+        self, row: _Weighed, test: _Test, effect: float, low: float, high: float
     ) -> tuple[VerdictStatus, Callable[[], Reason]]:
         """Return the verdict by the mean over blocks; `effect` is the log ratio in the reason,
         which must be beyond the floor too."""
@@ -257,7 +265,7 @@ class Robust(Preset):
         def interval() -> str:
             return change_span(span["low"], span["high"])
 
-        if q_value <= self.q and min(abs(row.centre), abs(effect)) > floor:
+        if test.q_value <= self.q and min(abs(row.centre), abs(effect)) > floor:
             status = VerdictStatus.SLOWER if row.centre > 0 else VerdictStatus.FASTER
             ratio = exp(effect)
             return status, lambda: Reason(
@@ -269,7 +277,7 @@ class Robust(Preset):
             return status, lambda: Reason(
                 f"within {limit} ({interval()})", "within", limit=self.delta, **span
             )
-        if q_value <= self.q:
+        if test.q_value <= self.q:
             return VerdictStatus.UNSURE, lambda: Reason(
                 f"changed, but perhaps by less than {limit} ({interval()})",
                 "perhaps-within",
@@ -282,15 +290,16 @@ class Robust(Preset):
                 "perhaps-chance",
                 **span,
             )
-        span |= {"detectable": found}
+        span |= {"detectable": test.detectable}
+        least = detectable_text(test.detectable)
         if row.full_error > row.error and low * high > 0:  # by the blocks alone: changed
             return VerdictStatus.UNSURE, lambda: Reason(
-                f"{interval()}: runs may differ as much; detectable from {detectable_text(found)}",
+                f"{interval()}: runs may differ as much; detectable from {least}",
                 "perhaps-run",
                 **span,
             )
         return VerdictStatus.UNSURE, lambda: Reason(
-            f"{interval()}; detectable from {detectable_text(found)}", "not-detectable", **span
+            f"{interval()}; detectable from {least}", "not-detectable", **span
         )
 
 
@@ -327,23 +336,23 @@ def _run_facts(row: _Weighed) -> Facts:
     return (("with variation between runs", f"{row.full_error:.5f}"),)
 
 
-def _weigh(rows: Sequence[_Sides], known: Common) -> list[_Weighed]:
+def _weigh(rows: Sequence[_Sides], common_factors: Common) -> list[_Weighed]:
     """Compare the means of both sides by Welch's test, with variances shrunk to the common one."""
-    found = []
+    weighed = []
     for sides in rows:
         parts = []
         for side in sides:
-            variance, dof = known.mixed(side.variance, side.dof)
+            variance, dof = common_factors.mixed(side.variance, side.dof)
             parts.append((max(variance, _RESOLUTION**2) / len(side.logs), dof))
         (base, base_dof), (head, head_dof) = parts
         total, full = base + head, base + head + sides.base.between + sides.head.between
         scale = base**2 / base_dof + head**2 / head_dof
         errors = [math.hypot(math.sqrt(item), sides.line_error) for item in (total, full)]
         centre = sides.head.centre - sides.base.centre
-        found.append((sides, centre, errors, (total**2 / scale, full**2 / scale)))
+        weighed.append((sides, centre, errors, (total**2 / scale, full**2 / scale)))
     # One call, as in `_half_widths`.
-    distances = [-abs(centre) / errors[1] for _, centre, errors, _ in found]
-    chances = 2 * stdtr([dofs[1] for *_, dofs in found], distances)
+    distances = [-abs(centre) / errors[1] for _, centre, errors, _ in weighed]
+    chances = 2 * stdtr([dofs[1] for *_, dofs in weighed], distances)
     return [
         _Weighed(
             sides=sides,
@@ -354,7 +363,7 @@ def _weigh(rows: Sequence[_Sides], known: Common) -> list[_Weighed]:
             full_dof=dofs[1],
             p_value=p_value,
         )
-        for (sides, centre, errors, dofs), p_value in zip(found, chances.tolist(), strict=True)
+        for (sides, centre, errors, dofs), p_value in zip(weighed, chances.tolist(), strict=True)
     ]
 
 
@@ -375,8 +384,10 @@ def _sides(pair: Pair) -> _Sides:
     line = clock_line(logs, clocks) if clocks and all(clocks) else None
     if line is None:
         means = pair.multimodal
-        both = [_side(groups(side, means=means), device=pair.shown.device) for side in (base, head)]
-        return _Sides(base=both[0], head=both[1])
+        row_sides = [
+            _side(groups(side, means=means), device=pair.shown.device) for side in (base, head)
+        ]
+        return _Sides(base=row_sides[0], head=row_sides[1])
     moved = []
     for side, times_, at in zip((base, head), logs, clocks, strict=True):
         by_process: dict[int, list[float]] = {}

@@ -34,9 +34,9 @@ class Size(int):
     term: Term
 
     def __new__(cls, value: int, term: Term) -> Size:
-        made = super().__new__(cls, value)
-        made.term = term
-        return made
+        size = super().__new__(cls, value)
+        size.term = term
+        return size
 
     def __add__(self, other: int) -> int:
         return _computed("addi", self, other)
@@ -103,8 +103,8 @@ def dynamic_dims(problem: Problem) -> tuple[str, ...]:
     """Return the dims that are also a dim of an argument, where the code reads them."""
     tensors = ops.registry.get(problem.op).tensors(with_dynamic(problem, problem.dims))
     sizes = [size for tensor in tensors for size in argument_shape(tensor)]
-    found = {size.term for size in sizes if isinstance(size, Size)}
-    return tuple(name for name in problem.dims if name in found)
+    terms = {size.term for size in sizes if isinstance(size, Size)}
+    return tuple(name for name in problem.dims if name in terms)
 
 
 def argument_shape(spec: TensorSpec) -> tuple[int, ...]:
@@ -160,7 +160,7 @@ class Form:
     dynamic: tuple[str, ...] = ()
 
 
-class Source(ABC):
+class MlirSource(ABC):
     """One op in MLIR. The function takes the op's tensors in order, the output last."""
 
     def refuses(self, problem: Problem) -> str | None:
@@ -227,13 +227,13 @@ class Graph:
 
     def _input(self, spec: TensorSpec) -> Value:
         """Return a tensor in its own type. IREE has no arguments of sub-byte elements."""
-        given, element = _argument(spec), element_type(spec.dtype) or ""
-        if given.type == element:
-            return given
+        argument, element = _argument(spec), element_type(spec.dtype) or ""
+        if argument.type == element:
+            return argument
         whole = tensor_type(spec.shape, element)
         text = (
-            f"iree_tensor_ext.bitcast {given.name} : {given.text}{self._unknown(given.dims)} -> "
-            f"{whole}{self._unknown(spec.shape)}"
+            f"iree_tensor_ext.bitcast {argument.name} : {argument.text}"
+            f"{self._unknown(argument.dims)} -> {whole}{self._unknown(spec.shape)}"
         )
         return self.add(text, spec.shape, element)
 
@@ -326,8 +326,8 @@ class Graph:
     ) -> Value:
         """Add a named linalg op; `before` is put between its name and its operands."""
         operands = f"ins({', '.join(v.name for v in ins)} : {', '.join(v.text for v in ins)})"
-        words = [op, before, attributes, operands, f"outs({out.name} : {out.text})"]
-        text = " ".join(word for word in words if word)
+        parts = [op, before, attributes, operands, f"outs({out.name} : {out.text})"]
+        text = " ".join(word for word in parts if word)
         return self.add(f"{text} -> {out.text}", out.shape, out.type)
 
     def each(
@@ -348,8 +348,11 @@ class Graph:
         kinds = ", ".join('"reduction"' if n in reduced else '"parallel"' for n in names)
         operands = ""
         if ins:
-            given, types = ", ".join(v.name for v, _ in ins), ", ".join(v.text for v, _ in ins)
-            operands = f"ins({given} : {types}) "
+            operand_names, types = (
+                ", ".join(v.name for v, _ in ins),
+                ", ".join(v.text for v, _ in ins),
+            )
+            operands = f"ins({operand_names} : {types}) "
         value = self.add(
             f"linalg.generic {{indexing_maps = [{maps}], iterator_types = [{kinds}]}} "
             f"{operands}outs({out_value.name} : {out_value.text}) {{",
@@ -424,15 +427,15 @@ class Graph:
 
 
 def _collapsed(
-    whole: Sequence[int], groups: Sequence[Sequence[int]], given: Sequence[int]
+    whole: Sequence[int], groups: Sequence[Sequence[int]], dims: Sequence[int]
 ) -> tuple[int, ...]:
-    """Return the sizes `given` of the groups of a shape, each dynamic if any dim of its group is,
+    """Return the sizes `dims` of the groups of a shape, each dynamic if any dim of its group is,
     as MLIR requires."""
     sizes = []
-    for group, size in zip(groups, given, strict=True):
-        known = not any(isinstance(whole[dim], Size) for dim in group)
+    for group, size in zip(groups, dims, strict=True):
+        static = not any(isinstance(whole[dim], Size) for dim in group)
         product = math.prod(whole[dim] for dim in group)
-        sizes.append(size if known != isinstance(size, Size) else product)
+        sizes.append(size if static != isinstance(size, Size) else product)
     return tuple(sizes)
 
 

@@ -1,4 +1,4 @@
-// What our kernels use of HIP, for a clang without ROCm; see gpu/clang.py. hipRTC needs none of it.
+// What our kernels use of HIP, for a clang without ROCm; see gpu/rtc.py. hipRTC needs none of it.
 #define __global__ __attribute__((global))
 #define __device__ __attribute__((device))
 #define __host__ __attribute__((host))

@@ -252,19 +252,25 @@ DEVICE double filled<double>(u32 first, u32 pattern, u32 mask) {
   return made.value;
 }
 
+// The word that begins `phase` bits into the endless repetition of the first 30 bits of `word`.
+DEVICE u32 repeated(u32 word, u32 phase) {
+  const u64 once = word & 0x3fffffffu;
+  return (u32)((once | once << 30) >> phase);
+}
+
 // Each wave multiplies the same two operands into TILES sums that do not wait for each other.
 #define TILES 4
 #define WAVE_PRODUCT(NAME, T, D, V, M, N, K, PRODUCT)                                             \
+  WAVE_ROUND(NAME, T, D, V, M, N, K, _Pragma("unroll") for (u32 s = 0; s < 4; ++s)                \
+             _Pragma("unroll") for (u32 t = 0; t < TILES; ++t) d[t] = PRODUCT)
+#define WAVE_ROUND(NAME, T, D, V, M, N, K, ROUND)                                                 \
   KERNEL BLOCK_OF(256)                                                                            \
   matrix_##NAME(u32 rounds, u32 pattern, u32 mask, u64* clocks, T* out, u64* facts) {             \
     const V a = filled<V>(0, pattern, mask), b = filled<V>(16, pattern, mask);                    \
     D d[TILES] = {};                                                                              \
     __shared__ u64 stamps[STAMPS];                                                                \
     const u64 begin = start_block();                                                              \
-    _Pragma("unroll 1") for (u32 r = 0; r < rounds; ++r) {                                        \
-      _Pragma("unroll") for (u32 s = 0; s < 4; ++s)                                               \
-        _Pragma("unroll") for (u32 t = 0; t < TILES; ++t) d[t] = PRODUCT;                         \
-    }                                                                                             \
+    _Pragma("unroll 1") for (u32 r = 0; r < rounds; ++r) { ROUND; }                               \
     stop_block(clocks, begin, stamps);                                                            \
     const u32 count = sizeof(D) / sizeof(T);                                                      \
     T total = (T)0;                                                                               \
@@ -283,15 +289,30 @@ WAVE_PRODUCT(f32, float, f32x16, float, 32, 32, 2, MFMA(f32_32x32x2f32))
 #if defined(__gfx950__)
 typedef _Float16 f16x8 __attribute__((ext_vector_type(8)));
 typedef __bf16 bf16x8 __attribute__((ext_vector_type(8)));
-#define SCALED(FORMAT)                                                                        \
-  __builtin_amdgcn_mfma_scale_f32_32x32x64_f8f6f4(a, b, d[t], FORMAT, FORMAT, 0, 0x7f7f7f7f, 0, \
-                                                  0x7f7f7f7f)
+typedef int i32x6 __attribute__((ext_vector_type(6)));
+// Six bits a number: only three words together have whole ones, which begin anew in each.
+template <>
+DEVICE i32x6 filled<i32x6>(u32 first, u32 pattern, u32 mask) {
+  i32x6 words;
+  for (u32 i = 0; i < 6; ++i) {
+    const u32 phase = 32 * i % 6;
+    words[i] = (int)operand(first + i, repeated(pattern, phase), repeated(mask, phase));
+  }
+  return words;
+}
+DEVICE i32x8 widened(i32x6 v) { return i32x8{v[0], v[1], v[2], v[3], v[4], v[5], 0, 0}; }
+DEVICE i32x8 widened(i32x8 v) { return v; }
+#define SCALED(FORMAT)                                                                       \
+  __builtin_amdgcn_mfma_scale_f32_32x32x64_f8f6f4(widened(a), widened(b), d[t], FORMAT, FORMAT, \
+                                                  0, 0x7f7f7f7f, 0, 0x7f7f7f7f)
 WAVE_PRODUCT(f16, float, f32x16, f16x8, 32, 32, 16, MFMA(f32_32x32x16_f16))
 WAVE_PRODUCT(bf16, float, f32x16, bf16x8, 32, 32, 16, MFMA(f32_32x32x16_bf16))
 WAVE_PRODUCT(i8, int, i32x16, i32x4, 32, 32, 32, MFMA(i32_32x32x32_i8))
 WAVE_PRODUCT(f8e4m3, float, f32x16, i32x8, 32, 32, 64, SCALED(0))
 WAVE_PRODUCT(f8e5m2, float, f32x16, i32x8, 32, 32, 64, SCALED(1))
 WAVE_PRODUCT(f4e2m1, float, f32x16, i32x8, 32, 32, 64, SCALED(4))
+WAVE_PRODUCT(f6e2m3, float, f32x16, i32x6, 32, 32, 64, SCALED(2))
+WAVE_PRODUCT(f6e3m2, float, f32x16, i32x6, 32, 32, 64, SCALED(3))
 #elif defined(__gfx940__) || defined(__gfx941__) || defined(__gfx942__)
 WAVE_PRODUCT(f16, float, f32x16, f16x4, 32, 32, 8, MFMA(f32_32x32x8f16))
 WAVE_PRODUCT(bf16, float, f32x16, i16x4, 32, 32, 8, MFMA(f32_32x32x8bf16_1k))
@@ -303,5 +324,32 @@ WAVE_PRODUCT(f8e5m2fnuz, float, f32x16, long, 32, 32, 16, MFMA(f32_32x32x16_bf8_
 WAVE_PRODUCT(f16, float, f32x16, f16x4, 32, 32, 8, MFMA(f32_32x32x8f16))
 WAVE_PRODUCT(bf16, float, f32x16, i16x4, 32, 32, 8, MFMA(f32_32x32x8bf16_1k))
 WAVE_PRODUCT(i8, int, i32x16, int, 32, 32, 8, MFMA(i32_32x32x8i8))
+#elif defined(__GFX11__) || defined(__gfx1200__) || defined(__gfx1201__)
+typedef float f32x8 __attribute__((ext_vector_type(8)));
+#if defined(__GFX11__)
+// Each half of the wave holds a copy of both operands.
+typedef int halves __attribute__((ext_vector_type(8)));
+typedef int bytes __attribute__((ext_vector_type(4)));
+#else
+typedef int halves __attribute__((ext_vector_type(4)));
+typedef int bytes __attribute__((ext_vector_type(2)));
+#endif
+// Assembly, and one for all: otherwise copies of the sums take half of the loop.
+#define WMMA(CODE, D, SIGNS) "v_wmma_" CODE " %" #D ", %4, %5, %" #D SIGNS "\n\t"
+#define WMMA4(CODE, SIGNS) \
+  WMMA(CODE, 0, SIGNS) WMMA(CODE, 1, SIGNS) WMMA(CODE, 2, SIGNS) WMMA(CODE, 3, SIGNS)
+#define WMMA_PRODUCT(NAME, T, D, V, CODE, SIGNS)                                                  \
+  WAVE_ROUND(NAME, T, D, V, 16, 16, 16,                                                           \
+             asm volatile(WMMA4(CODE, SIGNS) WMMA4(CODE, SIGNS) WMMA4(CODE, SIGNS)                \
+                              WMMA4(CODE, SIGNS)                                                  \
+                          : "+v"(d[0]), "+v"(d[1]), "+v"(d[2]), "+v"(d[3])                        \
+                          : "v"(a), "v"(b)))
+WMMA_PRODUCT(f16, float, f32x8, halves, "f32_16x16x16_f16", "")
+WMMA_PRODUCT(bf16, float, f32x8, halves, "f32_16x16x16_bf16", "")
+WMMA_PRODUCT(i8, int, i32x8, bytes, "i32_16x16x16_iu8", " neg_lo:[1,1,0]")  // signed operands
+#if !defined(__GFX11__)
+WMMA_PRODUCT(f8e4m3, float, f32x8, bytes, "f32_16x16x16_fp8_fp8", "")
+WMMA_PRODUCT(f8e5m2, float, f32x8, bytes, "f32_16x16x16_bf8_bf8", "")
+#endif
 #endif
 #endif

@@ -258,15 +258,15 @@ def attention_split(
         acc, top, total = absorb(acc, top, total, x, k_tile, v_tile, scale, seen, WEIGHT, True)
     width = DIM_V + 2
     at_part = (pair.to(tl.int64) * tl.num_programs(0) + part) * count + rows
-    place = parts + at_part * width
+    target = parts + at_part * width
     inside = rows < count
     tl.store(
-        place[:, None] + v_columns[None, :],
+        target[:, None] + v_columns[None, :],
         acc,
         mask=inside[:, None] & (v_columns[None, :] < DIM_V),
     )
-    tl.store(place + DIM_V, top, mask=inside)
-    tl.store(place + DIM_V + 1, total, mask=inside)
+    tl.store(target + DIM_V, top, mask=inside)
+    tl.store(target + DIM_V + 1, total, mask=inside)
 
 
 @triton.jit
@@ -291,7 +291,7 @@ def attention_join(
     columns = tl.arange(0, PAD_V)
     inside = columns < DIM_V
     base = parts + (pair.to(tl.int64) * PARTS * count + row) * width
-    step = count.to(tl.int64) * width
+    step = tl.cast(count, tl.int64) * width
     # Weights are relative to the overall maximum, so it is found before any part is added.
     top = tl.load(base + DIM_V)
     for part in range(1, PARTS):
@@ -305,5 +305,5 @@ def attention_join(
         total += weight * tl.load(at + DIM_V + 1)
     batch = (pair // heads_kv).to(tl.int64)
     head = (pair % heads_kv).to(tl.int64) * group + row // seq_q
-    place = o + batch * o_batch + head * o_head + (row % seq_q).to(tl.int64) * o_row
-    tl.store(place + columns, (acc / total).to(o.dtype.element_ty), mask=inside)
+    target = o + batch * o_batch + head * o_head + (row % seq_q).to(tl.int64) * o_row
+    tl.store(target + columns, (acc / total).to(o.dtype.element_ty), mask=inside)

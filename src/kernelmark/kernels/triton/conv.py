@@ -95,10 +95,10 @@ def conv_tiles(
             other=ZERO,
         )
         acc = tl.dot(pixels_tile, filter_tile, acc, input_precision=PRECISION, out_dtype=ACC)
-    place = image * y_image + out_row * y_row + out_column * y_column
+    positions = image * y_image + out_row * y_row + out_column * y_column
     out = (group * filters + filt).to(tl.int64) * y_channel
     tl.store(
-        y + place[:, None] + out[None, :],
+        y + positions[:, None] + out[None, :],
         acc.to(y.dtype.element_ty),
         mask=(pixel[:, None] < pixels) & (filt[None, :] < filters),
     )

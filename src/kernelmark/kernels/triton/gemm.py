@@ -113,15 +113,16 @@ def gemm_tiles(
     b += batch * k * n
     rows = row * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = column * BLOCK_N + tl.arange(0, BLOCK_N)
-    # Past the edge, clamp to the last row instead of masking every load.
-    safe_rows = tl.minimum(rows, m - 1).to(tl.int64)
-    safe_columns = tl.minimum(columns, n - 1).to(tl.int64)
+    # Past the edge, wrap around instead of masking every load. A remainder keeps what the compiler
+    # knows about contiguous indices, which a minimum loses: it would load element by element.
+    safe_rows = (rows % m).to(tl.int64)
+    safe_columns = (columns % n).to(tl.int64)
     start = part * k_split
     ks = start + tl.arange(0, BLOCK_K)
     if TA:
         a_at = a + ks[None, :].to(tl.int64) * m + safe_rows[:, None]
         # In 64 bits: BLOCK_K rows of a wide matrix may exceed 2^31 elements.
-        a_step = BLOCK_K * m.to(tl.int64)
+        a_step = BLOCK_K * tl.cast(m, tl.int64)
     else:
         a_at = a + safe_rows[:, None] * k + ks[None, :]
         a_step = BLOCK_K
@@ -130,7 +131,7 @@ def gemm_tiles(
         b_step = BLOCK_K
     else:
         b_at = b + ks[:, None].to(tl.int64) * n + safe_columns[None, :]
-        b_step = BLOCK_K * n.to(tl.int64)
+        b_step = BLOCK_K * tl.cast(n, tl.int64)
     if SWAP:
         # Dᵀ has as many rows as B has columns, which fill a matrix unit of 64 rows.
         acc = tl.zeros((BLOCK_N, BLOCK_M), dtype=ACC)
@@ -156,11 +157,11 @@ def gemm_tiles(
     if SWAP:
         acc = acc.T
     inside = (rows[:, None] < m) & (columns[None, :] < n)
-    place = rows[:, None].to(tl.int64) * n + columns[None, :]
+    positions = rows[:, None].to(tl.int64) * n + columns[None, :]
     if SPLIT:
         # Slices stay in the accumulator's type: rounding each would add an error per slice.
         parts += batch * tl.num_programs(1) * m * n
-        tl.store(parts + part.to(tl.int64) * m * n + place, acc, mask=inside)
+        tl.store(parts + part.to(tl.int64) * m * n + positions, acc, mask=inside)
     if FUSED:
         # All threads' stores must come before the atomic that announces them.
         tl.debug_barrier()
@@ -172,15 +173,15 @@ def gemm_tiles(
             # In slice order, so that the result is bit-reproducible; .cg bypasses the L1, which may
             # be stale. Small tiles unroll the loop, so that loads of all slices are in flight at
             # once; large ones have enough loads in one slice, and no registers for more.
-            acc = tl.load(parts + place, mask=inside, other=ZERO, cache_modifier=".cg")
+            acc = tl.load(parts + positions, mask=inside, other=ZERO, cache_modifier=".cg")
             if BLOCK_M * BLOCK_N <= 4096:
                 for _ in tl.static_range(1, FUSED):
-                    parts += m.to(tl.int64) * n
-                    acc += tl.load(parts + place, mask=inside, other=ZERO, cache_modifier=".cg")
+                    parts += tl.cast(m, tl.int64) * n
+                    acc += tl.load(parts + positions, mask=inside, other=ZERO, cache_modifier=".cg")
             else:
                 for _ in range(1, tl.num_programs(1)):
-                    parts += m.to(tl.int64) * n
-                    acc += tl.load(parts + place, mask=inside, other=ZERO, cache_modifier=".cg")
+                    parts += tl.cast(m, tl.int64) * n
+                    acc += tl.load(parts + positions, mask=inside, other=ZERO, cache_modifier=".cg")
             acc = finish(
                 acc,
                 c + batch * m * n,
@@ -196,14 +197,14 @@ def gemm_tiles(
                 SCALED,
                 ZERO,
             )
-            tl.store(d + batch * m * n + place, acc.to(d.dtype.element_ty), mask=inside)
+            tl.store(d + batch * m * n + positions, acc.to(d.dtype.element_ty), mask=inside)
     if not SPLIT:
         c += batch * m * n
         d += batch * m * n
         acc = finish(
             acc, c, bias, alpha, beta, rows, columns, n, inside, HAS_C, HAS_BIAS, SCALED, ZERO
         )
-        tl.store(d + place, acc.to(d.dtype.element_ty), mask=inside)
+        tl.store(d + positions, acc.to(d.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -225,7 +226,7 @@ def gemm_reduce(
 ):
     """Sum the K slices, in slice order, so that the result is bit-reproducible."""
     batch = tl.program_id(1).to(tl.int64)
-    size = m.to(tl.int64) * n
+    size = tl.cast(m, tl.int64) * n
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
     parts += batch * PARTS * size
@@ -319,7 +320,7 @@ def gemm_persistent(
             rows = row + tl.arange(0, BLOCK_M)
             columns = column + tl.arange(0, BLOCK_N)
             inside = (rows[:, None] < m) & (columns[None, :] < n)
-            size = m.to(tl.int64) * n
+            size = tl.cast(m, tl.int64) * n
             acc = finish(
                 acc,
                 c + batch * size,

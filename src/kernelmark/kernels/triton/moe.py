@@ -50,15 +50,15 @@ def moe_sort(
         for at in range(end, blocks, CHUNK):
             block = at + tl.arange(0, CHUNK)
             tl.store(owners + block, tl.full((CHUNK,), -1, dtype=tl.int32), mask=block < blocks)
-    place = first * BLOCK_M
+    position = first * BLOCK_M
     for at in range(0, rows, CHUNK):
         where = at + tl.arange(0, CHUNK)
         chosen = tl.load(ids + where, mask=where < rows, other=BINS - 1)
         mine = (chosen == expert).to(tl.int32)
         # A prefix sum instead of atomics: rows have the same order in every launch.
-        tl.store(order + place + tl.cumsum(mine, 0) - 1, where, mask=mine != 0)
-        place += tl.sum(mine)
-    padding = place + tl.arange(0, BLOCK_M)
+        tl.store(order + position + tl.cumsum(mine, 0) - 1, where, mask=mine != 0)
+        position += tl.sum(mine)
+    padding = position + tl.arange(0, BLOCK_M)
     tl.store(
         order + padding, tl.zeros((BLOCK_M,), dtype=tl.int32) + rows, mask=padding < end * BLOCK_M
     )
@@ -92,10 +92,10 @@ def moe_tiles(
         return
     mine = tl.load(order + block * BLOCK_M + tl.arange(0, BLOCK_M))
     inside = mine < rows
-    # Padding and rows past the edge are clamped to the last row instead of masking every load.
+    # Padding reads the last row, and columns past the edge wrap around: no load needs a mask.
     source = (tl.minimum(mine, rows - 1) // SHARED).to(tl.int64)
     columns = column * BLOCK_N + tl.arange(0, BLOCK_N)
-    safe_columns = tl.minimum(columns, n - 1).to(tl.int64)
+    safe_columns = (columns % n).to(tl.int64)
     ks = tl.arange(0, BLOCK_K)
     a_at = a + source[:, None] * k + ks[None, :]
     w_at = w + (owner.to(tl.int64) * n + safe_columns[None, :]) * k + ks[:, None]
@@ -113,19 +113,19 @@ def moe_tiles(
     if WEIGHTED:
         # In f32, before the result is rounded, as in vLLM's kernel.
         acc *= tl.load(weights + mine, mask=inside, other=0.0)[:, None]
-    place = mine.to(tl.int64)[:, None] * n + columns[None, :]
-    tl.store(c + place, acc, mask=inside[:, None] & (columns[None, :] < n))
+    positions = mine.to(tl.int64)[:, None] * n + columns[None, :]
+    tl.store(c + positions, acc, mask=inside[:, None] & (columns[None, :] < n))
 
 
 @triton.jit
-def moe_gate(both, hidden, n, BLOCK: tl.constexpr):
+def moe_gate(gate_up, hidden, n, BLOCK: tl.constexpr):
     """Compute silu of a row's first half times its second half."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < n
     # In f32: exp of a 16-bit number in 16 bits would lose most of its digits.
-    gate = tl.load(both + row * 2 * n + columns, mask=inside, other=0.0).to(tl.float32)
-    up = tl.load(both + row * 2 * n + n + columns, mask=inside, other=0.0).to(tl.float32)
+    gate = tl.load(gate_up + row * 2 * n + columns, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(gate_up + row * 2 * n + n + columns, mask=inside, other=0.0).to(tl.float32)
     tl.store(hidden + row * n + columns, gate / (1 + tl.exp(-gate)) * up, mask=inside)
 
 

@@ -23,7 +23,7 @@ def lines_of(rows, batch, batches, m, SWAPPED: tl.constexpr):
 
 
 @triton.jit
-def place(
+def tile_indices(
     batches,
     m,
     n,
@@ -33,13 +33,13 @@ def place(
     GROUP_M: tl.constexpr,
 ):
     """Return rows, columns and batch of this program's tile, and the lines of A and B that it
-    reads, clamped to the last one."""
+    reads, which wrap around at the edge."""
     row, column = tile_of(tl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP_M)
     batch = tl.program_id(2).to(tl.int64)
     rows = row * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = column * BLOCK_N + tl.arange(0, BLOCK_N)
-    a_lines = lines_of(tl.minimum(rows, m - 1), batch, batches, m, A_SWAPPED)
-    b_lines = batch * n + tl.minimum(columns, n - 1).to(tl.int64)
+    a_lines = lines_of(rows % m, batch, batches, m, A_SWAPPED)
+    b_lines = batch * n + (columns % n).to(tl.int64)
     return rows, columns, batch, a_lines, b_lines
 
 
@@ -97,7 +97,7 @@ def int8_tiles(
     GROUP_M: tl.constexpr,
 ):
     """Compute int8 · int8, then apply a factor for each row of A and each row of B."""
-    rows, columns, batch, a_lines, b_lines = place(
+    rows, columns, batch, a_lines, b_lines = tile_indices(
         batches, m, n, A_SWAPPED, BLOCK_M, BLOCK_N, GROUP_M
     )
     start = tl.program_id(1) * k_split
@@ -152,7 +152,7 @@ def group_tiles(
     GROUP_M: tl.constexpr,
 ):
     """Quantise A in the kernel, with a scale per BLOCK_K of a row; B has a single scale."""
-    rows, columns, batch, a_lines, b_lines = place(
+    rows, columns, batch, a_lines, b_lines = tile_indices(
         batches, m, n, A_SWAPPED, BLOCK_M, BLOCK_N, GROUP_M
     )
     start = tl.program_id(1) * k_split
@@ -302,7 +302,7 @@ def mxfp4_emulated_tiles(
     GROUP_M: tl.constexpr,
 ):
     """Multiply MXFP4 decoded to PRODUCT, which represents every such number exactly."""
-    rows, columns, batch, a_lines, b_lines = place(
+    rows, columns, batch, a_lines, b_lines = tile_indices(
         batches, m, n, A_SWAPPED, BLOCK_M, BLOCK_N, GROUP_M
     )
     start = tl.program_id(1) * k_split
@@ -350,7 +350,7 @@ def mxfp4_native_tiles(
     GROUP_M: tl.constexpr,
 ):
     """Multiply MXFP4 by the matrix unit's scaled instruction."""
-    rows, columns, batch, a_lines, b_lines = place(
+    rows, columns, batch, a_lines, b_lines = tile_indices(
         batches, m, n, A_SWAPPED, BLOCK_M, BLOCK_N, GROUP_M
     )
     start = tl.program_id(1) * k_split
@@ -389,7 +389,7 @@ def quantized_reduce(
 ):
     """Sum the parts of K, in their order, so that the result is bit-reproducible."""
     batch = tl.program_id(1).to(tl.int64)
-    size = m.to(tl.int64) * n
+    size = tl.cast(m, tl.int64) * n
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
     parts += batch * PARTS * size

@@ -20,7 +20,7 @@ from kernelmark.micro.base import (
     microbenchmark,
 )
 from kernelmark.micro.hardware import Hardware, Limit, most_lanes
-from kernelmark.micro.rig import Call, Rig, spread_of
+from kernelmark.micro.rig import BoundKernel, Rig, spread_of
 
 FILE = "micro_atomics.cu"
 _ROUNDS_GIVE_UP = 200_000_000  # maximum cycles an SM/CU waits for its turn: a tenth of a second
@@ -133,12 +133,12 @@ def atomics(
     counters = rig.memory(max(threads, _CHAIN_LINES) * _LINE_BYTES + 4096)
     sums = rig.memory(threads * 4)
 
-    def call(kernel: str, pattern: str, rounds: int, home: int = 0) -> Call:
+    def call(kernel: str, pattern: str, rounds: int, home: int = 0) -> BoundKernel:
         """Return a call; `home` is the offset of the single line that `same` and `line` add to."""
         shared = kernel.startswith("shared")
         size = 4 if shared else np.dtype(KERNELS[kernel]).itemsize
         line = _LINE_BYTES // size
-        words, gap = {
+        counters_used, gap = {
             "same": (1, 1),
             "line": (line, 1),
             "spread": (threads, 1),
@@ -146,7 +146,7 @@ def atomics(
         }[pattern]
         return rig.call(
             *(FILE, f"atomic_{kernel}", counters.address + home),
-            *(min(words, _SHARED_WORDS) if shared else words, gap, rounds),
+            *(min(counters_used, _SHARED_WORDS) if shared else counters_used, gap, rounds),
             *((sums,) if kernel == "fetch_u32" else ()),
             grid=rig.grid,
             block=rig.block,

@@ -24,7 +24,7 @@ from kernelmark.micro.base import (
     microbenchmark,
 )
 from kernelmark.micro.hardware import lanes_of, most_lanes
-from kernelmark.micro.rig import Call, Rig, Samples, Typical, widest
+from kernelmark.micro.rig import BoundKernel, Rig, Samples, Typical, widest
 
 FILE = "micro_ops.cu"
 # Steps per iteration of the unrolled loop. Long for the peaks, where the loop's own instructions
@@ -37,7 +37,7 @@ _CHAINS = 8  # output elements per thread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Op:
+class Instruction:
     """One instruction: each step counts as `flops` operations. `next` computes a step on the host,
     if that is exact."""
 
@@ -70,19 +70,21 @@ class Op:
 
 def _real(
     name: str, flops: int, next: Callable[[Any, Any], Any], seed: float = 3.0, other: float = 0.5
-) -> list[Op]:
+) -> list[Instruction]:
     kinds = {"f32": "float", "f64": "double"}
     return [
-        Op(name=f"{name}_{dtype}", kind=kind, seed=seed, other=other, flops=flops, next=next)
+        Instruction(
+            name=f"{name}_{dtype}", kind=kind, seed=seed, other=other, flops=flops, next=next
+        )
         for dtype, kind in kinds.items()
     ]
 
 
 def _whole(
     name: str, next: Callable[[Any, Any], Any] | None = None, kind: str = "u32", flops: int = 0
-) -> Op:
+) -> Instruction:
     # The multiplier of Knuth's hash: odd, and its bits are mixed, so that no product degenerates.
-    return Op(name=name, kind=kind, seed=12345, other=2654435761, flops=flops, next=next)
+    return Instruction(name=name, kind=kind, seed=12345, other=2654435761, flops=flops, next=next)
 
 
 # Of an FMA x/2 + 1/2: exact in every format, so that a fused step rounds like two operations.
@@ -95,15 +97,15 @@ OPS = {
         *_real("div", 1, lambda x, y: y / x, seed=1.5, other=1.1),
         *_real("sqrt", 1, lambda x, y: np.sqrt(x), seed=1.5),
         # The same in halves, twice in a word: 3.0 and 0.5; in pairs of floats -2.0 and 0.5.
-        Op(name="fma_f16x2", kind="u32", seed=0x42004200, other=0x38003800, flops=4),
-        Op(name="fma_bf16x2", kind="u32", seed=0x40404040, other=0x3F003F00, flops=4),
-        Op(
+        Instruction(name="fma_f16x2", kind="u32", seed=0x42004200, other=0x38003800, flops=4),
+        Instruction(name="fma_bf16x2", kind="u32", seed=0x40404040, other=0x3F003F00, flops=4),
+        Instruction(
             name="fma_f32x2", kind="u64", seed=0xC0000000C0000000, other=0x3F0000003F000000, flops=4
         ),
-        Op(name="rsqrt_f32", kind="float", seed=1.5, other=0.0),
-        Op(name="exp2_f32", kind="float", seed=-1.5, other=0.0),
-        Op(name="log2_f32", kind="float", seed=1.5, other=0.0),
-        Op(name="sin_f32", kind="float", seed=1.5, other=0.0),
+        Instruction(name="rsqrt_f32", kind="float", seed=1.5, other=0.0),
+        Instruction(name="exp2_f32", kind="float", seed=-1.5, other=0.0),
+        Instruction(name="log2_f32", kind="float", seed=1.5, other=0.0),
+        Instruction(name="sin_f32", kind="float", seed=1.5, other=0.0),
         _whole("add_xor_i32", lambda x, y: (x + y) ^ y),
         _whole("mul_i32", lambda x, y: x * y),
         _whole("mad_i32", lambda x, y: x * y + y),
@@ -127,7 +129,9 @@ class Chains:
         self._clocks = rig.memory(rig.grid * 16)
         self._out = rig.memory(max(64, rig.grid * rig.block * _CHAINS * 8))
 
-    def _call(self, op: Op, ilp: int, steps: int, *, grid: int = 1, block: int = 1) -> Call:
+    def _call(
+        self, op: Instruction, ilp: int, steps: int, *, grid: int = 1, block: int = 1
+    ) -> BoundKernel:
         """Return a launch of `steps` iterations of the unrolled loop with `ilp` chains per
         thread."""
         return self._rig.call(
@@ -138,7 +142,9 @@ class Chains:
             types={"T": op.kind},
         )
 
-    def cycles(self, op: Op, ilp: int, *, threads: int, least: int, samples: int) -> Typical:
+    def cycles(
+        self, op: Instruction, ilp: int, *, threads: int, least: int, samples: int
+    ) -> Typical:
         """Return the cycles per step of every thread in a block of `threads`, counting steps of all
         its chains, in launches of about `least` cycles. On a CPU, measured on that many cores at
         once."""
@@ -151,7 +157,7 @@ class Chains:
         timed = rig.sample(call, samples=samples, launches=1, clocks=self._clocks)
         return timed.cycles_over(steps * op.loop)
 
-    def peak(self, op: Op, *, seconds: float, samples: int) -> tuple[float, Samples]:
+    def peak(self, op: Instruction, *, seconds: float, samples: int) -> tuple[float, Samples]:
         """Time an instruction with all SMs/CUs busy; return the operations of one SM/CU in a
         launch, and the timings."""
         rig = self._rig
@@ -163,7 +169,7 @@ class Chains:
         timed = rig.sample(call, samples=samples, launches=1, clocks=self._clocks)
         return rounds * op.loop * op.flops * rig.block, timed
 
-    def check(self, op: Op, ilp: int) -> str | None:
+    def check(self, op: Instruction, ilp: int) -> str | None:
         """Compare one iteration of the loop with the host, bit for bit; return the error or None.
         Return None if the host cannot compute the instruction."""
         expected = op.after(op.loop // ilp)

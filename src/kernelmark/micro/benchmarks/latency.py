@@ -1,4 +1,6 @@
-"""Latency of dependent loads: over the working set, and over the span of one load per page."""
+"""Latency of dependent loads: over the working set, over the span of one load per page, and under
+load by the other SMs/CUs. Chains of loads are followed by micro_chase.cu.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +8,15 @@ import dataclasses
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelmark.core.errors import Unsupported
+from kernelmark.core.immutable import FrozenDict
+from kernelmark.core.reason import Reason
 from kernelmark.core.units import bytes_text
-from kernelmark.micro import _chase
-from kernelmark.micro._chase import Chaser, Hop, Level
 from kernelmark.micro.base import (
     EVERYWHERE,
     GIB,
@@ -29,7 +33,181 @@ from kernelmark.micro.base import (
     microbenchmark,
     rounded,
 )
-from kernelmark.micro.rig import Rig, spread_of
+from kernelmark.micro.benchmarks.cache import filled
+from kernelmark.micro.rig import Rig, spread_of, widest
+
+CHASE_FILE = "micro_chase.cu"
+UNROLLED = 32  # hops in the unrolled loop
+EACH = 1536  # maximum hops of the kernel that reads the clock around every hop: its shared memory
+# Latencies of one level differ by less than this factor, and two levels by more than _STEP.
+_SAME, _STEP = 1.12, 1.25
+Offsets = NDArray[np.uint64]
+# How a hop is loaded: see micro_chase.cu. `index` chains hold word indices, not addresses.
+Way = Literal["plain", "beyond", "index"]
+_KERNELS: dict[Way, str] = {"plain": "chase", "beyond": "chase_beyond", "index": "chase_index"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hop:
+    """The latency of one load of a chain. `waited` is that of `Timed`, `spread` that of `Typical`
+    over several runs of the chain."""
+
+    cycles: float
+    seconds: float
+    waited: float = 0.0
+    spread: float | None = None
+
+
+def typical_hop(rig: Rig, hops: Sequence[Hop]) -> Hop:
+    """Return the typical hop of several runs of a chain."""
+    waited = [hop.waited for hop in hops]
+    cycles = rig.typical((hop.cycles for hop in hops), waited)
+    seconds = rig.typical((hop.seconds for hop in hops), waited)
+    return Hop(
+        cycles=cycles.value, seconds=seconds.value, spread=widest((cycles.spread, seconds.spread))
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """A range of sizes with the same latency; `last` is the largest."""
+
+    first: int
+    last: int
+    cycles: float
+
+
+class Chaser:
+    """Follows chains in one buffer. Each call continues where the previous one ended: starting
+    again at the same element would hit lines that were just loaded."""
+
+    def __init__(self, rig: Rig, nbytes: int) -> None:
+        self._rig = rig
+        self.base = rig.memory(nbytes)
+        # Enough for a chain through every line of 32 bytes; longer ones replace it.
+        self._offsets = rig.memory(min(nbytes, 2**28) // 4 + 4096)
+        self._out = rig.memory(64)
+        self._random = np.random.default_rng(1)
+        self._ring: Offsets = np.zeros(1, np.uint64)
+        self._at = 0  # index in the ring
+        # Set if a chain ended at the wrong element: all measurements are then invalid.
+        self.wrong: str | None = None
+
+    def ring(self, size: int, spacing: int) -> Offsets:
+        """Return the multiples of `spacing` below `size` in random order."""
+        count = max(2, size // spacing)
+        return self._random.permutation(count).astype(np.uint64) * np.uint64(spacing)
+
+    def link(self, offsets: Offsets, *, index: bool = False) -> None:
+        """Build the cyclic chain that visits `offsets` in order."""
+        rig = self._rig
+        if offsets.nbytes > self._offsets.nbytes:
+            rig.release([self._offsets])
+            self._offsets = rig.memory(offsets.nbytes)
+        rig.device.write(self._offsets, 0, offsets.view(np.uint8))
+        kernel = "chase_link_index" if index else "chase_link"
+        wide = rig.block > 1
+        rig.run(
+            rig.call(
+                *(CHASE_FILE, kernel, self.base, self._offsets, offsets.size),
+                grid=rig.grid * (4 if wide else 1),
+                block=256 if wide else 1,
+            )
+        )
+        self._ring = offsets
+        # An index chain starts at index 0, wherever that is in the ring.
+        self._at = int(np.flatnonzero(offsets == 0)[0]) if index else 0
+
+    def follow(self, hops: int, warm: int, way: Way = "plain") -> Hop:
+        """Return the mean of `hops` hops, after `warm` untimed ones; both are rounded up to whole
+        unrolled loops."""
+        rig = self._rig
+        hops, warm = _whole(hops), _whole(warm)
+        start = self.base.address if way == "index" else self.start
+        call = rig.call(CHASE_FILE, _KERNELS[way], start, warm, hops, self._out, 0)
+        rig.prefer_cache(call)
+        timed = rig.run(call)
+        ticks, wall, end = rig.read(self._out, np.uint64, 3)
+        self.check(int(end), warm + hops, index=way == "index")
+        if way != "index":
+            self._advance(warm + hops)
+        return Hop(
+            cycles=float(ticks) * rig.ticks_to_cycles / hops,
+            seconds=float(wall) * rig.wall_tick_s / hops,
+            waited=timed.waited,
+        )
+
+    @property
+    def start(self) -> int:
+        """Return the address of the element at which the next call starts."""
+        return self.base.address + int(self._ring[self._at])
+
+    def _advance(self, hops: int) -> None:
+        self._at = (self._at + hops) % self._ring.size
+
+    def check(self, end: int, hops: int, *, index: bool = False) -> None:
+        """Set `wrong` if `hops` hops should not end at `end`, an address or a word index."""
+        offset = int(self._ring[(self._at + hops) % self._ring.size])
+        expected = offset // 4 if index else self.base.address + offset
+        if end != expected:
+            self.wrong = self.wrong or f"{hops} hops of a chain ended at {end}, not at {expected}"
+
+    def each(self, hops: int, warm: int) -> NDArray[np.float64]:
+        """Return the cycles of each hop; only on a GPU."""
+        rig = self._rig
+        count = min(hops, EACH)
+        out = rig.memory(count * 4)
+        call = rig.call(CHASE_FILE, "chase_each", self.start, _whole(warm), count, out, 0)
+        rig.prefer_cache(call)
+        rig.run(call)
+        self._advance(_whole(warm) + count)
+        cycles = rig.read(out, np.uint32, count).astype(np.float64)
+        rig.release([out])
+        return cycles
+
+
+def find_levels(sizes: Sequence[int], cycles: Sequence[float]) -> list[Level]:
+    """Return the plateaus of a latency curve, nearest first: runs of at least two sizes within 12 %
+    of their first, each at least a quarter slower than the plateau before."""
+    plateaus: list[Level] = []
+    at = 0
+    while at < len(sizes):
+        end = at
+        while end + 1 < len(sizes) and 1 / _SAME <= cycles[end + 1] / cycles[at] <= _SAME:
+            end += 1
+        pace = float(np.median(cycles[at : end + 1]))
+        if end > at and (not plateaus or pace > _STEP * plateaus[-1].cycles):
+            plateaus.append(Level(first=sizes[at], last=sizes[end], cycles=pace))
+        elif end > at and pace <= _SAME * plateaus[-1].cycles:
+            # The same level continues: a hump in between does not end it.
+            plateaus[-1] = dataclasses.replace(plateaus[-1], last=sizes[end])
+        at = end + 1
+    return plateaus
+
+
+def edge_confidence(below: NDArray[np.float64], above: NDArray[np.float64]) -> float:
+    """Return the confidence that hops of two sizes take different times: 1 − p of a
+    Kolmogorov–Smirnov test, by its series for large samples."""
+    if below.size < 2 or above.size < 2:
+        return 0.0
+    values = np.sort(np.concatenate([below, above]))
+    cdfs = [
+        np.searchsorted(np.sort(sample), values, side="right") / sample.size
+        for sample in (below, above)
+    ]
+    distance = float(np.abs(cdfs[0] - cdfs[1]).max())
+    root = (below.size * above.size / (below.size + above.size)) ** 0.5
+    scaled = (root + 0.12 + 0.11 / root) * distance
+    if scaled < 0.2:  # the series converges too slowly, and p is 1
+        return 0.0
+    terms = np.arange(1, 101)
+    p = 2 * float((-((-1.0) ** terms) * np.exp(-2 * (terms * scaled) ** 2)).sum())
+    return 1.0 - min(1.0, max(0.0, p))
+
+
+def _whole(hops: int) -> int:
+    return -(-hops // UNROLLED) * UNROLLED
+
 
 _LINE = 128  # the longest line of any supported device: no two elements of a chain share one
 _NEAR_BYTES = 64 * KIB  # minimum L1 size of a GPU
@@ -80,9 +258,9 @@ class Curve:
         for _ in range(self.samples):
             runs.append(self.chaser.follow(hops, warm))
             warm = int(min(ring.size, _NEAR_LAP))
-        return _chase.typical(self.rig, runs)
+        return typical_hop(self.rig, runs)
 
-    def _lap(self, ring: _chase.Offsets) -> int:
+    def _lap(self, ring: Offsets) -> int:
         """Return the hops of one full cycle, which fills every level. Far beyond the caches, where
         they hold none of the chain, a part is enough."""
         near = ring.size * _LINE <= 2 * self.rig.info.cache_bytes
@@ -118,15 +296,15 @@ class Curve:
         # Away from the edge by more than the width that bisection leaves.
         below = self.distribution(int(0.9 * low))
         above = self.distribution(min(int(1.15 * high), self.largest))
-        return _chase.confidence(below, above)
+        return edge_confidence(below, above)
 
     def distribution(self, size: int) -> NDArray[np.float64]:
         """Return many hop times for a size: single hops on a GPU, means of many on a CPU."""
         ring = self.chaser.ring(size, _LINE)
         self.chaser.link(ring)
         if self.rig.block > 1:
-            self.chaser.follow(_chase.UNROLLED, self._lap(ring))
-            return self.chaser.each(_chase.EACH, int(min(ring.size, _NEAR_LAP)))
+            self.chaser.follow(UNROLLED, self._lap(ring))
+            return self.chaser.each(EACH, int(min(ring.size, _NEAR_LAP)))
         means = (self.chaser.follow(_CORE_HOPS, _CORE_HOPS) for _ in range(_CORE_MEANS))
         return np.array([hop.cycles for hop in means])
 
@@ -145,7 +323,7 @@ class Curve:
         cache sets, so a repetition in the same pages would agree with itself but not with another
         run."""
         hops = [again.hop(size).cycles for size in sizes]
-        pairs = itertools.pairwise(_chase.levels(sizes, hops))
+        pairs = itertools.pairwise(find_levels(sizes, hops))
         ends = [again.search(*pair)[0] for pair in pairs]
         edges = []
         for near, far in itertools.pairwise(levels):
@@ -222,7 +400,7 @@ def latency(run: MicroRun, *, sizes: Ints, samples: int, most: int, refine: int)
     )
     run.begin_timing()
     hops = [curve.hop(size) for size in ordered]
-    levels = _chase.levels(ordered, [hop.cycles for hop in hops])
+    levels = find_levels(ordered, [hop.cycles for hop in hops])
     edges: list[Edge] = []
     if refine and rig.block > 1:
         edges = [curve.edge(*pair) for pair in itertools.pairwise(levels)]
@@ -377,7 +555,7 @@ def tlb(run: MicroRun, *, strides: Ints, span: int, hops: int, samples: int) -> 
         # A different line in each page: the same offset everywhere would map to one cache set.
         offsets = random.integers(0, stride // _LINE, pages).astype(np.uint64)
         chaser.link(order * np.uint64(stride) + offsets[order] * np.uint64(_LINE))
-        hop = _chase.typical(rig, [chaser.follow(hops, pages, "beyond") for _ in range(samples)])
+        hop = typical_hop(rig, [chaser.follow(hops, pages, "beyond") for _ in range(samples)])
         run.row(
             stride_bytes=stride,
             span_bytes=stride * pages,
@@ -388,10 +566,116 @@ def tlb(run: MicroRun, *, strides: Ints, span: int, hops: int, samples: int) -> 
     stride = _HUGE_PAGE if _HUGE_PAGE in dict(points) else points[-1][0]
     rows = run.rows_with(stride_bytes=stride)
     spans = [row["span_bytes"] for row in rows]
-    for number, level in enumerate(_chase.levels(spans, [row["cycles"] for row in rows])[:-1], 1):
+    for number, level in enumerate(find_levels(spans, [row["cycles"] for row in rows])[:-1], 1):
         run.metric(f"reach{number}", level.last, "B", headline=False)
     far = rows[-1]
     run.metric("far_cycles", far["cycles"], "cycles", least=_LEAST_CYCLES, headline=False)
     run.metric("far_ns", far["ns"], "ns", least=_LEAST_NS, headline=False)
     run.begin_checks()
     run.check(chaser.wrong)
+
+
+# Limit for the other SMs/CUs, in case the chain never ends: two seconds at 2 GHz.
+_MOST_CYCLES = 4e9
+_LEAST_PAUSE = 4096  # cycles that a chunk takes at least, for that limit
+_IN_FLIGHT = 4  # loads of a thread in a chunk
+_WARM = 256  # hops until the load has built up
+_LINES_PER_HOP = 4  # a sample of the lines is enough: the chain never wraps around
+
+
+@microbenchmark(
+    summary="Latency of main memory over the bandwidth that other SMs/CUs use.",
+    by_cycles=True,
+    measures="One SM/CU follows a random chain through main memory while all others read it, one "
+    "chunk at a time with a pause after each. The pauses are swept from long to none; the latency "
+    "is plotted over the bandwidth measured meanwhile.",
+    misleads="The latency is too low where requests are queued per SM/CU. The reading SMs/CUs "
+    "access their parts in order, which suits the rows of the memory.",
+    parameters={
+        "pauses": Parameter(
+            "cycles from one chunk to the next",
+            quick=(65536, 32768, 16384, 12288, 8192, 6144, 4096, 3072, 2048, 0),
+            full=(*(int(65536 / 1.3**n) for n in range(24)), 0),
+            brief=(2**20, 0),
+        ),
+        "hops": Parameter(
+            "hops of the chain", quick=2**12, full=2**14, brief=2**11, least=UNROLLED
+        ),
+        "nbytes": Parameter("bytes of the chain and of the data", quick=1024 * MIB, least=MIB),
+    },
+    columns=(
+        Column("pause", "cycles from one chunk to the next", "cycles"),
+        Column(
+            "bytes_per_s",
+            "bytes per second read meanwhile by the other SMs/CUs",
+            "B/s",
+            lambda h: h.bandwidth("dram"),
+        ),
+        Column("ns", "nanoseconds per load of the chain", "ns"),
+        Column("cycles", "core cycles per load of the chain", "cycles"),
+    ),
+    no_spread=FrozenDict(
+        dict.fromkeys(("quiet_ns", "busy_ns", "busy_bytes"), "each pause is one launch")
+    ),
+    figure=Figure(
+        x="bytes_per_s",
+        title="drawn by the others (TB/s)",
+        per=1e12,
+        panels=(Panel("ns", "ns a load", zero=True),),
+    ),
+)
+def loaded_latency(run: MicroRun, *, pauses: Ints, hops: int, nbytes: int) -> None:
+    rig = run.rig
+    nbytes = min(nbytes, int(0.2 * rig.device.free_bytes())) // MIB * MIB
+    count = _LINES_PER_HOP * hops
+    if count * _LINE > nbytes:
+        chain = f"a chain of {hops} hops"
+        reason = Reason(
+            f"{bytes_text(count * _LINE)} needed for {chain}, {bytes_text(nbytes)} free",
+            "out-of-memory",
+            needed=count * _LINE,
+            what=chain,
+            free=nbytes,
+        )
+        raise Unsupported(reason)
+    chaser = Chaser(rig, nbytes)
+    lines = np.random.default_rng(11).choice(nbytes // _LINE, count, replace=False)
+    chaser.link(lines.astype(np.uint64) * np.uint64(_LINE))
+    data, out, done = filled(rig, nbytes), rig.memory(64), rig.memory(64)
+    chunks, sums = rig.memory(rig.grid * 4), rig.memory(rig.grid * rig.block * 4)
+    hops = hops // UNROLLED * UNROLLED
+
+    run.begin_timing()
+    ended = True
+    for pause in pauses:
+        rig.zero(done)
+        rig.zero(chunks)
+        most = int(_MOST_CYCLES / max(pause, _LEAST_PAUSE))
+        call = rig.call(
+            *(CHASE_FILE, "chase_loaded", chaser.start, _WARM, hops, out, 0, data, nbytes // 16),
+            *(pause, most, done, chunks, sums),
+            grid=rig.grid,
+            block=rig.block,
+        )
+        elapsed = rig.time(call).elapsed_s
+        ticks, wall, end = rig.read(out, np.uint64, 3)
+        chaser.check(int(end), _WARM + hops)
+        # The other SMs/CUs read from the start of the launch to the end of the chain.
+        read = rig.read(chunks, np.uint32, rig.grid)[1:]
+        ended = ended and bool((read < most).all())
+        run.row(
+            pause=pause,
+            bytes_per_s=float(read.sum()) * rig.block * _IN_FLIGHT * 16 / elapsed,
+            ns=float(wall) * rig.wall_tick_s / hops * 1e9,
+            cycles=float(ticks) / hops,
+        )
+    quiet = min(run.rows, key=lambda row: row["bytes_per_s"])
+    busy = max(run.rows, key=lambda row: row["bytes_per_s"])
+    run.metric("quiet_ns", quiet["ns"], "ns", least=10.0)
+    run.metric("busy_ns", busy["ns"], "ns", least=10.0, headline=False)
+    limit = rig.hardware.bandwidth("dram")
+    run.metric("busy_bytes", busy["bytes_per_s"], "B/s", limit=limit, headline=False)
+    run.begin_checks()
+    run.check(chaser.wrong)
+    if not ended:
+        run.check("the units that make the load stopped before the chain had ended")

@@ -83,7 +83,7 @@ class Copier:
         on = self._device.stream if stream is None else stream
         self._driver.call(function, _P(target), _P(source), ctypes.c_size_t(nbytes), _P(on))
 
-    def _both(self, nbytes: int) -> None:
+    def _copy_both_ways(self, nbytes: int) -> None:
         self._enqueue("h2d", nbytes)
         self._enqueue("d2h", nbytes, self._second)
 
@@ -101,7 +101,7 @@ class Copier:
             timer = _by_host(lambda: self._copy_pageable(direction, nbytes), lambda: None)
         elif direction == "both":
             # By the host's clock: events on two streams have no common start and end.
-            timer = _by_host(lambda: self._both(nbytes), self._wait)
+            timer = _by_host(lambda: self._copy_both_ways(nbytes), self._wait)
         else:
             timer = self._by_events(lambda: self._enqueue(direction, nbytes))
         return timer(int(min(_MOST_COPIES, max(1, _COPY_S / max(timer(1), 1e-7)))))
@@ -276,7 +276,7 @@ _Prepared = tuple[dict[tuple[str, str], Seconds], Callable[[], "str | None"]]
 
 @contextlib.contextmanager
 def _on_gpu(rig: Rig, nbytes: int, memory: Names) -> Iterator[_Prepared]:
-    from kernelmark.micro._gpu_rig import as_gpu
+    from kernelmark.micro._rigs import as_gpu
 
     copier = Copier(as_gpu(rig.device), nbytes)
     pairs = [("h2d", m) for m in memory] + [("d2h", m) for m in memory]
@@ -328,7 +328,7 @@ class _End:
 
 
 def _lacks_peers(rig: Rig) -> str | None:
-    from kernelmark.micro._gpu_rig import as_gpu
+    from kernelmark.micro._rigs import as_gpu
 
     count = as_gpu(rig.device).driver.count()
     return None if count > 1 else Reason(f"there is only one {rig.info.kind} device here")
@@ -368,7 +368,7 @@ def _lacks_peers(rig: Rig) -> str | None:
     ),
 )
 def peer(run: MicroRun, *, nbytes: int, repeats: int) -> None:
-    from kernelmark.micro._gpu_rig import as_gpu
+    from kernelmark.micro._rigs import as_gpu
 
     driver, home = as_gpu(run.rig.device).driver, run.rig.info.index
     for index in range(driver.count()):

@@ -13,7 +13,7 @@ from kernelmark.core.errors import CaseError
 from kernelmark.core.reason import Reason
 from kernelmark.core.timing import Timer
 from kernelmark.micro import _kernels
-from kernelmark.micro._gpu_rig import GpuRig, as_gpu
+from kernelmark.micro._rigs import GpuRig, as_gpu
 from kernelmark.micro.base import (
     KIB,
     MIB,
@@ -26,7 +26,7 @@ from kernelmark.micro.base import (
     Parameter,
     microbenchmark,
 )
-from kernelmark.micro.rig import Call, Typical, typical_of, widest
+from kernelmark.micro.rig import BoundKernel, Typical, typical_of, widest
 
 FILE = "micro_launch.cu"
 _GIVE_UP_CYCLES = 400_000_000  # timeout at a barrier: a fifth of a second
@@ -99,14 +99,14 @@ def small_kernels(run: MicroRun, *, sizes: Ints, launches: int, samples: int) ->
         rig.zero(buffer)
     arrived, failed = rig.memory(64), rig.memory(64)
 
-    def scale(size: int) -> Call:
+    def scale(size: int) -> BoundKernel:
         if size == 0:
             return rig.call(FILE, "launch_nothing", grid=1, block=32)
         count = size // 16
         grid = min(rig.grid * _BLOCKS, -(-count // _BLOCK))
         return rig.call(FILE, "launch_scale", a, b, count, grid=grid, block=_BLOCK)
 
-    def persistent(size: int, steps: int) -> Call:
+    def persistent(size: int, steps: int) -> BoundKernel:
         rig.zero(arrived)
         rig.zero(failed)
         return rig.call(
@@ -148,7 +148,11 @@ def small_kernels(run: MicroRun, *, sizes: Ints, launches: int, samples: int) ->
 
 
 def _time_plain(
-    rig: GpuRig, launch_many: Callable[[Call, int], None], call: Call, launches: int, samples: int
+    rig: GpuRig,
+    launch_many: Callable[[BoundKernel, int], None],
+    call: BoundKernel,
+    launches: int,
+    samples: int,
 ) -> Typical:
     def launch(count: int) -> float:
         begin = time.perf_counter()
@@ -162,7 +166,7 @@ def _time_plain(
     return typical_of([launch(count) for _ in range(samples)], exclusive=False)
 
 
-def _time_graph(rig: GpuRig, call: Call, launches: int, samples: int) -> Typical:
+def _time_graph(rig: GpuRig, call: BoundKernel, launches: int, samples: int) -> Typical:
     """Return the time difference between graphs of n and 2n launches, divided by n."""
 
     def launch(stream: int, _: int) -> None:
@@ -194,7 +198,9 @@ def _per_step(short: Typical, long: Typical) -> Typical:
     return Typical(value=step_s, spread=sum(ranges) / more / step_s if ranges else None)
 
 
-def _round_trip(rig: GpuRig, launch_many: Callable[[Call, int], None], call: Call) -> Typical:
+def _round_trip(
+    rig: GpuRig, launch_many: Callable[[BoundKernel, int], None], call: BoundKernel
+) -> Typical:
     seconds = []
     for _ in range(_TRIPS):
         begin = time.perf_counter()
@@ -252,7 +258,7 @@ def _fit(points: list[tuple[int, float]]) -> tuple[float | None, float | None]:
     return float(start) * 1e9 if measurable else None, 1 / float(slope) if grown else None
 
 
-def _launcher(rig: GpuRig) -> tuple[Callable[[Call, int], None], str]:
+def _launcher(rig: GpuRig) -> tuple[Callable[[BoundKernel, int], None], str]:
     """Return a function that launches n times, and a note if it is not a loop in C."""
     driver, stream = as_gpu(rig.device).driver, as_gpu(rig.device).stream
     address: Any = ctypes.cast(driver.library[driver.table.symbols["launch"]], ctypes.c_void_p)
@@ -260,13 +266,13 @@ def _launcher(rig: GpuRig) -> tuple[Callable[[Call, int], None], str]:
         library = _kernels.library(FILE).library
     except CaseError as error:
 
-        def slowly(call: Call, count: int) -> None:
+        def slowly(call: BoundKernel, count: int) -> None:
             for _ in range(count):
                 rig.enqueue(call)
 
         return slowly, f"plain launches are a loop in Python here: {error.message}"
 
-    def quickly(call: Call, count: int) -> None:
+    def quickly(call: BoundKernel, count: int) -> None:
         code = library.launch_many(
             address,
             ctypes.c_void_p(call.function),

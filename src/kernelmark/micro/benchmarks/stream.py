@@ -1,7 +1,10 @@
-"""Bandwidth of main memory, over occupancy, by the STREAM kernels (micro_stream.cu)."""
+"""Bandwidth by the STREAM kernels (micro_stream.cu): of main memory over occupancy, and of managed
+memory, which host and device share page by page."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import itertools
 import threading
 import time
@@ -11,8 +14,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kernelmark.core.errors import CaseError, Unsupported
+from kernelmark.core.immutable import FrozenDict
+from kernelmark.core.reason import Reason
 from kernelmark.core.units import join_commas
+from kernelmark.devices._gpu import GpuBuffer
 from kernelmark.devices.base import Buffer
+from kernelmark.micro._rigs import as_gpu
 from kernelmark.micro.base import (
     EVERYWHERE,
     MIB,
@@ -24,9 +31,10 @@ from kernelmark.micro.base import (
     Names,
     Panel,
     Parameter,
+    fitting,
     microbenchmark,
 )
-from kernelmark.micro.rig import Call, Rig, Samples, waited_in_shortest
+from kernelmark.micro.rig import BoundKernel, Rig, Samples, waited_in_shortest
 
 FILE = "micro_stream.cu"
 PERIOD = 1021  # of the fill pattern: a prime, so that neighbouring pieces differ
@@ -118,7 +126,7 @@ def fill(rig: Rig, arrays: StreamArrays) -> None:
 
 def stream_call(
     rig: Rig, arrays: StreamArrays, kernel: str, *, grid: int, block: int, shared_bytes: int = 0
-) -> Call:
+) -> BoundKernel:
     """Return a call of one STREAM kernel over the whole arrays."""
     n = arrays.nbytes // rig.vector_bytes
     a, b, c, d = arrays.a, arrays.b, arrays.c, arrays.d
@@ -317,8 +325,8 @@ def stream(
     run.begin_timing()
     for kernel, shape in points:
         if not on_gpu:
-            timed, steady = _time_rounds(rig, arrays, kernel, shape.grid, samples)
-            _add_row(run, kernel, shape, nbytes, timed, steady=steady)
+            timed = _time_rounds(rig, arrays, kernel, shape.grid, samples)
+            _add_row(run, kernel, shape, nbytes, timed)
             continue
         call = stream_call(
             *(rig, arrays, kernel),
@@ -336,15 +344,7 @@ def stream(
         run.check(check(rig, arrays, kernel, grid=shape.grid, block=shape.block))
 
 
-def _add_row(
-    run: MicroRun,
-    kernel: str,
-    shape: _Shape,
-    nbytes: int,
-    timed: Samples,
-    *,
-    steady: bool | None = None,
-) -> None:
+def _add_row(run: MicroRun, kernel: str, shape: _Shape, nbytes: int, timed: Samples) -> None:
     run.row(
         kernel=kernel,
         threads=shape.threads if run.rig.block > 1 else shape.grid,
@@ -352,7 +352,7 @@ def _add_row(
         grid=shape.kind,
         bytes_per_s=STREAMS.get(kernel, 2) * nbytes / timed.typical_s,
         spread=timed.spread,
-        steady=steady,
+        steady=timed.steady,
     )
 
 
@@ -373,12 +373,10 @@ def _add_metrics(run: MicroRun) -> None:
         )
 
 
-def _time_rounds(
-    rig: Rig, arrays: StreamArrays, kernel: str, grid: int, samples: int
-) -> tuple[Samples, bool]:
+def _time_rounds(rig: Rig, arrays: StreamArrays, kernel: str, grid: int, samples: int) -> Samples:
     """Time rounds of passes over parts of the arrays; the best pass of each round is scaled to the
-    whole arrays. Return the rounds, and whether two more confirmed the best."""
-    from kernelmark.micro._cpu_rig import CpuRig, confirmed
+    whole arrays."""
+    from kernelmark.micro._rigs import CpuRig, confirmed
 
     assert isinstance(rig, CpuRig)
     pieces = parts(arrays)
@@ -395,7 +393,7 @@ def _time_rounds(
         return 1 / seconds[-1]
 
     _, steady = confirmed(one_round)
-    return Samples(seconds=tuple(seconds), exclusive=False, waited=tuple(waited)), steady
+    return Samples(seconds=tuple(seconds), exclusive=False, waited=tuple(waited), steady=steady)
 
 
 def _time_numpy(nbytes: int, samples: int, threads: int) -> Samples:
@@ -424,7 +422,7 @@ def _shapes(
         return [_Shape(block=1, blocks=1, grid=count) for count in cores]
     if passing and kernel in SUMS:
         return []  # one sum per thread would itself be a stream
-    from kernelmark.micro._gpu_rig import GpuRig
+    from kernelmark.micro._rigs import GpuRig
 
     assert isinstance(rig, GpuRig)
     shapes: dict[int, _Shape] = {}
@@ -445,3 +443,118 @@ def _shapes(
         )
         shapes.setdefault(shape.threads, shape)
     return list(shapes.values())
+
+
+# Maximum bytes written by the host, to create pages that have to migrate: it does so at a page per
+# step of a Python loop, and the first pass over larger arrays is left out.
+_TOUCHED = 2048 * MIB
+_PAGE = 4096  # of the host; larger ones are only touched more often
+
+
+def _unsupported(rig: Rig) -> str | None:
+    if rig.info.attributes.get("managed") != "1":
+        return Reason(f"{rig.info.name} has no managed memory")
+    return None
+
+
+@microbenchmark(
+    summary="Triad over managed memory: the first pass migrates pages, later ones do not.",
+    unsupported=_unsupported,
+    measures="A triad over managed memory that the host has written: the first pass migrates its "
+    "pages to the device on demand, later ones find them there. Sizes never exceed the free memory "
+    "of the device, because oversubscription can make a GPU unusable.",
+    misleads="The first pass depends on the driver's prefetching and on the order in which pages "
+    "are touched. On machines with coherent memory pages may stay on the host: later passes then "
+    "read over the link.",
+    parameters={
+        "sizes": Parameter(
+            "bytes of the three arrays together",
+            quick=(24 * MIB, 96 * MIB, 384 * MIB, 1536 * MIB),
+            full=tuple(24 * MIB << n for n in range(11)),
+            brief=(1536 * MIB,),
+            least=3 * PAD_BYTES,
+        ),
+        "samples": Parameter("passes timed after the first", quick=5, full=9),
+    },
+    columns=(
+        Column("size_bytes", "bytes of the three arrays together", "B"),
+        Column("pass", "first (pages migrate) or later"),
+        Column(
+            "bytes_per_s",
+            "bytes read and written per second",
+            "B/s",
+            lambda h: h.bandwidth("l2"),  # the smallest arrays stay in it
+        ),
+        SPREAD,
+    ),
+    host_paced=("migration",),
+    no_spread=FrozenDict({"migration": "pages migrate only in the first pass"}),
+    figure=Figure(
+        x="size_bytes",
+        title="three arrays (MiB)",
+        per=MIB,
+        scale="log",
+        colour="pass",
+        panels=(Panel("bytes_per_s", "GB/s", per=1e9, scale="log"),),
+    ),
+)
+def um_stream(run: MicroRun, *, sizes: Ints, samples: int) -> None:
+    # Leave much memory free: a GPU whose managed memory is oversubscribed may hang.
+    most = 0.5 * run.rig.device.free_bytes()
+    kept, run.notes = fitting(sizes, most, "half of what is free")
+    run.begin_timing()
+    for size in kept:
+        _measure(run, size, samples)
+
+    def largest(kind: str) -> float | None:
+        rows = run.rows_with(**{"pass": kind})
+        return max(rows, key=lambda row: row["size_bytes"])["bytes_per_s"] if rows else None
+
+    limit = run.rig.hardware.bandwidth("dram")
+    run.metric("resident_triad", largest("later"), "B/s", limit=limit)
+    run.metric("migration", largest("first"), "B/s", limit=limit, headline=False)
+    run.begin_checks()
+
+
+def _measure(run: MicroRun, size: int, samples: int) -> None:
+    """Add the rows of one size. Its arrays are freed before those of the next, and so they are
+    checked here."""
+    rig = run.rig
+    driver = as_gpu(rig.device).driver
+    count = size // 3 // 8 // 512 * 512
+    nbytes = count * 8 + 2 * PAD_BYTES
+    addresses = [driver.allocate_managed(nbytes) for _ in range(3)]
+    try:
+        buffers = tuple(GpuBuffer(address, nbytes) for address in (*addresses, addresses[2]))
+        arrays = arrays_in(buffers, count, rig.memory(rig.grid * rig.block * 8))
+        fill(rig, arrays)
+        rig.device.synchronize()
+        touched = min(nbytes, _TOUCHED // 3)
+        for address in addresses:
+            _touch(address, touched)
+        shape = {"grid": rig.grid, "block": rig.block}
+        call = stream_call(rig, arrays, "triad", **shape)
+        first_s = rig.time(call).elapsed_s
+        later = rig.sample(call, samples=samples, seconds=1.5e-3)
+        moved = 3 * arrays.nbytes
+        run.check(check(rig, arrays, "triad", **shape))
+    finally:
+        with contextlib.suppress(CaseError):
+            rig.device.synchronize()
+        for address in addresses:
+            driver.free(address)
+    if touched == nbytes:
+        run.row(size_bytes=3 * nbytes, bytes_per_s=moved / first_s, **{"pass": "first"})
+    run.row(
+        size_bytes=3 * nbytes,
+        bytes_per_s=moved / later.typical_s,
+        spread=later.spread,
+        **{"pass": "later"},
+    )
+
+
+def _touch(address: int, nbytes: int) -> None:
+    """Read and write a byte of every page on the host, which migrates the pages to it."""
+    view = (ctypes.c_uint8 * nbytes).from_address(address)
+    for at in range(0, nbytes, _PAGE):
+        view[at] = view[at]

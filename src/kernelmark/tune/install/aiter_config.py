@@ -88,7 +88,7 @@ class FoundConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class LintFinding:
     """An error in a file; `entry` is its name or M, "" for the whole file."""
 
     file: str
@@ -101,7 +101,7 @@ class Lint:
     """The errors in the config files of a folder."""
 
     files: int
-    findings: tuple[Finding, ...]
+    findings: tuple[LintFinding, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,9 +201,9 @@ def folder_of(root: Path, family: str, arch: str, backend: str | None) -> tuple[
     )
 
 
-def bucket_of(buckets: Mapping[str, Bucket], m: int, known: tuple[int, ...]) -> str | None:
-    upper = (f"M_LEQ_{x}" for x in known if m <= x)
-    lower = (f"M_GEQ_{x}" for x in reversed(known) if m >= x)
+def bucket_of(buckets: Mapping[str, Bucket], m: int, limits: tuple[int, ...]) -> str | None:
+    upper = (f"M_LEQ_{x}" for x in limits if m <= x)
+    lower = (f"M_GEQ_{x}" for x in reversed(limits) if m >= x)
     return next((name for name in (*upper, *lower, "any") if name in buckets), None)
 
 
@@ -218,7 +218,7 @@ def lint(root: Path) -> Lint:
     if not any(names.values()):
         return Lint(files=0, findings=())
     findings = [
-        Finding(file=str(path.relative_to(root)), entry=entry, text=text)
+        LintFinding(file=str(path.relative_to(root)), entry=entry, text=text)
         for path in files
         for entry, text in _check(path, names[path])
     ]
@@ -259,14 +259,14 @@ def _check(path: Path, name: Name | None) -> Iterator[tuple[str, str]]:
         yield "", str(error.message).removeprefix(f"{path}: ")
         return
     yield from _check_path(path, name)
-    known = _known_bounds(path, name)
+    limits = _known_bounds(path, name)
     if not buckets:
         yield "", "holds no bucket"
         return
     if "any" not in buckets:
         yield "", "has no 'any' bucket: a shape beyond the others fails"
     for bucket, config in buckets.items():
-        yield from ((bucket, text) for text in _check_bucket(bucket, known))
+        yield from ((bucket, text) for text in _check_bucket(bucket, limits))
         yield from ((bucket, text) for text in _check_values(config, name.family))
 
 
@@ -295,14 +295,14 @@ def _known_bounds(path: Path, name: Name) -> tuple[int, ...]:
     return bounds(name.family)
 
 
-def _check_bucket(bucket: str, known: tuple[int, ...]) -> Iterator[str]:
+def _check_bucket(bucket: str, limits: tuple[int, ...]) -> Iterator[str]:
     if bucket == "any":
         return
     match = _BUCKET.match(bucket)
     if match is None:
         yield "is not M_LEQ_x, M_GEQ_x or any: it is never looked for"
-    elif int(match[2]) not in known:
-        shown = ", ".join(map(str, known))
+    elif int(match[2]) not in limits:
+        shown = ", ".join(map(str, limits))
         yield f"is dead: this family looks only for {shown}"
 
 

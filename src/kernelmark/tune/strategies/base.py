@@ -1,17 +1,210 @@
-"""Strategy and Search: which point of a space to try next."""
+"""Strategy and Search: which point of a space to try next; Points: the legal configurations of a
+space as one numbered list.
+
+Strategies work on the numbers. As the whole list is in memory, every proposal is legal and
+distinct, and neighbours are exact.
+"""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from kernelmark.tune.points import Points
+from kernelmark.core.immutable import FrozenDict
+from kernelmark.core.result import Config, ConfigValue, Space
+
+Codes = NDArray[np.integer]
+Numbers = NDArray[np.int64]
+
+TRIES = 5  # combinations checked per point of the limit
+
+
+class Points:
+    """Numbered configurations: point i has `values[p][codes[i, p]]` for parameter `names[p]`."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        values: Sequence[Sequence[ConfigValue]],
+        codes: NDArray[np.integer],
+    ) -> None:
+        self.names = tuple(names)
+        self.values = tuple(tuple(v) for v in values)
+        longest = max((len(v) for v in self.values), default=0)
+        self.codes: Codes = np.ascontiguousarray(
+            codes, np.int16 if longest <= np.iinfo(np.int16).max else np.int32
+        )
+
+    @classmethod
+    def of(cls, space: Space, *, limit: int = 200_000, seed: int = 1) -> Points:
+        """Return all legal points of `space`, in the space's order. If there are more than `limit`,
+        return a random sample that includes the default, its neighbours and the seeds."""
+        names = list(space.parameters)
+        values = [tuple(v) for v in space.parameters.values()]
+        if not names or not space.size:
+            return cls(names, values, np.zeros((0, len(names)), np.int16))
+        random = np.random.default_rng(seed)
+        kept = _legal(space, values, _always_kept(space, values))
+        if space.size <= TRIES * limit:
+            legal = _legal(space, values, _every(space, values))
+            if len(legal) <= limit:
+                return cls(names, values, legal)
+            drawn = legal[random.choice(len(legal), limit, replace=False)]
+            kept = _distinct(np.concatenate([kept, drawn]))
+        for _ in range(TRIES):
+            if len(kept) >= limit:
+                break
+            drawn = _draw(space, values, limit, random)
+            kept = _distinct(np.concatenate([kept, _legal(space, values, drawn)]))
+        kept = kept[:limit]
+        return cls(names, values, kept[np.lexsort(kept.T[::-1])])
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def config(self, i: int) -> Config:
+        """Return the configuration of point `i`."""
+        row = self.codes[i]
+        return FrozenDict(
+            {n: v[c] for n, v, c in zip(self.names, self.values, row.tolist(), strict=True)}
+        )
+
+    def index(self, config: Config) -> int | None:
+        """Return the number of the point with exactly these values, or None."""
+        if len(config) != len(self.names):
+            return None
+        code = []
+        for name, codes in zip(self.names, self._value_codes, strict=True):
+            if name not in config or config[name] not in codes:
+                return None
+            code.append(codes[config[name]])
+        numbers = self.find(np.array([code]))
+        return int(numbers[0]) if numbers[0] >= 0 else None
+
+    def find(self, codes: NDArray[np.integer]) -> Numbers:
+        """Return the number of the point for each row of codes, −1 for rows without a point."""
+        if not len(self) or not len(codes):
+            return np.full(len(codes), -1, np.int64)
+        keys = codes.astype(np.int64) @ self._weights
+        sorted_keys, order = self._sorted
+        at = np.minimum(np.searchsorted(sorted_keys, keys), len(self) - 1)
+        numbers = order[at]
+        # Weights of a huge space are random, so different codes can have equal keys.
+        right = (self.codes[numbers] == codes).all(axis=1)
+        return np.where(right, numbers, -1)
+
+    def neighbours(self, i: int) -> Numbers:
+        """Return the points that differ from `i` in one parameter, ordered by parameter and
+        value."""
+        numbers = self.find(_one_changed(self.codes[i], [len(v) for v in self.values]))
+        return numbers[numbers >= 0]
+
+    @cached_property
+    def _value_codes(self) -> list[dict[ConfigValue, int]]:
+        return [{value: code for code, value in enumerate(v)} for v in self.values]
+
+    @cached_property
+    def _weights(self) -> Numbers:
+        """Multipliers that map a row of codes to a key: mixed radix, or random if a mixed-radix key
+        would not fit into 63 bits."""
+        product = 1
+        weights = []
+        for dim in reversed([len(v) for v in self.values]):
+            weights.append(product)
+            product *= dim
+        if product < 2**63:
+            return np.array(weights[::-1], np.int64)
+        return np.random.default_rng(0).integers(1, 2**62, len(self.values))
+
+    @cached_property
+    def _sorted(self) -> tuple[Numbers, Numbers]:
+        keys = self.codes.astype(np.int64) @ self._weights
+        order = np.argsort(keys, kind="stable")
+        return keys[order], order
+
+
+def _every(space: Space, values: Sequence[Sequence[ConfigValue]]) -> Codes:
+    """Return the codes of all combinations of the space's products, one product after another."""
+    legal = []
+    for codes in _product_codes(space, values):
+        dims = tuple(map(len, codes))
+        indices = np.unravel_index(np.arange(math.prod(dims)), dims)
+        legal.append(np.stack([c[at] for c, at in zip(codes, indices, strict=True)], axis=1))
+    return np.concatenate(legal)
+
+
+def _draw(
+    space: Space, values: Sequence[Sequence[ConfigValue]], count: int, random: np.random.Generator
+) -> Codes:
+    """Return the codes of `count` random combinations of each product that is not empty."""
+    return np.concatenate(
+        [
+            np.stack([c[random.integers(0, len(c), count)] for c in codes], axis=1)
+            for codes in _product_codes(space, values)
+            if all(map(len, codes))
+        ]
+    )
+
+
+def _product_codes(space: Space, values: Sequence[Sequence[ConfigValue]]) -> list[list[Numbers]]:
+    """Return, for each product of the space, the codes of its values by parameter."""
+    return [
+        [
+            np.array([at for at, value in enumerate(values_of) if value in listed], np.int64)
+            # A set is fast to search: a list of solutions is one parameter of thousands of values.
+            for values_of, listed in zip(values, map(set, product), strict=True)
+        ]
+        for product in space.products
+    ]
+
+
+def _legal(space: Space, values: Sequence[Sequence[ConfigValue]], codes: Codes) -> Codes:
+    """Return the rows whose configuration the space does not forbid."""
+    names = list(space.parameters)
+    columns = [[v[c] for c in codes[:, p].tolist()] for p, v in enumerate(values)]
+    forbids = space.forbids
+    keep = [
+        forbids(dict(zip(names, row, strict=True))) is None for row in zip(*columns, strict=True)
+    ]
+    legal: Codes = codes[np.array(keep, bool)]
+    return legal
+
+
+def _distinct(codes: Codes) -> Codes:
+    """Return each row once, in the order of first occurrence."""
+    _, first = np.unique(codes, axis=0, return_index=True)
+    rows: Codes = codes[np.sort(first)]
+    return rows
+
+
+def _always_kept(space: Space, values: Sequence[Sequence[ConfigValue]]) -> Codes:
+    """Return the codes of the default, of its neighbours and of the seeds, without configs that
+    have values outside the space."""
+    rows = []
+    for config in (space.default, *space.seeds):
+        pairs = list(zip(space.parameters, values, strict=True))
+        if all(name in config and config[name] in legal for name, legal in pairs):
+            rows.append([legal.index(config[name]) for name, legal in pairs])
+    codes = np.array(rows, np.int64).reshape(len(rows), len(values))
+    if not rows or not space.default:
+        return codes
+    return np.concatenate([codes, _one_changed(codes[0], [len(v) for v in values])])
+
+
+def _one_changed(row: Codes, dims: Sequence[int]) -> Codes:
+    """Return all rows that differ from `row` in one column."""
+    changed = []
+    for p, dim in enumerate(dims):
+        codes = np.delete(np.arange(dim), int(row[p]))
+        rows = np.repeat(row[None].astype(np.int64), len(codes), axis=0)
+        rows[:, p] = codes
+        changed.append(rows)
+    return np.concatenate(changed)
 
 
 class Search(ABC):
@@ -44,7 +237,7 @@ class Strategy(ABC):
         default, then winners of similar problems."""
 
 
-class Known:
+class Evaluated:
     """The proposed points, and their reported times. A failed point has an infinite time."""
 
     def __init__(self, count: int, starts: Iterable[int] = ()) -> None:
@@ -89,10 +282,10 @@ class Queue(Search):
     """A search in a fixed order, independent of the reported times."""
 
     def __init__(self, order: Iterable[int], count: int) -> None:
-        self._known = Known(count, order)
+        self._evaluated = Evaluated(count, order)
 
     def ask(self, n: int) -> list[int]:
-        return list(self._known.starts(n))
+        return list(self._evaluated.starts(n))
 
     def tell(self, point: int, seconds: float | None) -> None:
-        self._known.tell(point, seconds)
+        self._evaluated.tell(point, seconds)

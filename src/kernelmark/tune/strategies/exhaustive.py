@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelmark.tune.points import Points
-from kernelmark.tune.strategies.base import Queue, Search, Strategy
+from kernelmark.tune.strategies.base import Points, Queue, Search, Strategy
 
 
 class Exhaustive(Strategy):

@@ -15,8 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmark.tune.points import Points
-from kernelmark.tune.strategies.base import Known, Search, Strategy
+from kernelmark.tune.strategies.base import Evaluated, Points, Search, Strategy
 
 GENERATIONS = 30
 SMALLEST, LARGEST = 10, 512
@@ -47,7 +46,7 @@ class GeneticSearch(Search):
         self._dims = np.array([len(v) for v in points.values])
         self._size = self._full = size
         self._random = np.random.default_rng(seed)
-        self._known = Known(len(points), starts)
+        self._evaluated = Evaluated(len(points), starts)
         self._people: list[int] = []
         self._founders = size  # random individuals not proposed yet
         self._reported = 0
@@ -55,17 +54,17 @@ class GeneticSearch(Search):
         self._means: list[float] = []
 
     def ask(self, n: int) -> list[int]:
-        chosen = list(self._known.starts(n))
+        chosen = list(self._evaluated.starts(n))
         while len(chosen) < n:
             point = self._founder() if self._founders > 0 else self._child()
             if point is None:
                 break
-            chosen.append(self._known.take(point))
+            chosen.append(self._evaluated.take(point))
         return chosen
 
     def _founder(self) -> int | None:
         self._founders -= 1
-        return self._known.random(self._random)
+        return self._evaluated.random(self._random)
 
     def _child(self) -> int | None:
         """Return a legal child that was not proposed yet; if breeding fails, a neighbour of a
@@ -73,13 +72,13 @@ class GeneticSearch(Search):
         if len(self._people) > 1:
             for _ in range(TRIES):
                 point = int(self._points.find(self._bred()[None])[0])
-                if point >= 0 and not self._known.seen[point]:
+                if point >= 0 and not self._evaluated.seen[point]:
                     return point
             around = self._points.neighbours(self._parent())
-            fresh = around[~self._known.seen[around]]
+            fresh = around[~self._evaluated.seen[around]]
             if len(fresh):
                 return int(self._random.choice(fresh))
-        return self._known.random(self._random)
+        return self._evaluated.random(self._random)
 
     def _parent(self) -> int:
         """Return the winner of a tournament of two: `_people` are in order of fitness."""
@@ -94,17 +93,17 @@ class GeneticSearch(Search):
         return np.where(mutated, self._random.integers(0, self._dims), child)
 
     def tell(self, point: int, seconds: float | None) -> None:
-        self._known.tell(point, seconds)
+        self._evaluated.tell(point, seconds)
         if point not in self._people:
             self._people.append(point)
-        self._people.sort(key=lambda p: (self._known.seconds[p], p))
+        self._people.sort(key=lambda p: (self._evaluated.seconds[p], p))
         del self._people[self._size :]
         self._reported += 1
         if self._reported % self._size == 0:
             self._generation()
 
     def _generation(self) -> None:
-        fitness = [1 / self._known.seconds[p] for p in self._people]  # a failure has fitness 0
+        fitness = [1 / self._evaluated.seconds[p] for p in self._people]  # a failure has fitness 0
         self._bests.append(max(fitness))
         self._means.append(sum(fitness) / len(fitness))
         if self._stuck(self._bests) and self._stuck(self._means):

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kernelmark.tune.points import Points
-from kernelmark.tune.strategies.base import Queue, Search, Strategy
+from kernelmark.tune.strategies.base import Points, Queue, Search, Strategy
 
 
 class Random(Strategy):

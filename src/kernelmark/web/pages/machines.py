@@ -9,14 +9,13 @@ from kernelmark.core.metric import Metric
 from kernelmark.core.micro import MICRO_SUITE, ROOFS_SUITE
 from kernelmark.core.result import Result, Run
 from kernelmark.core.units import bytes_text, counted
-from kernelmark.report import tuning_figure
 from kernelmark.report.micro import roofs_table
 from kernelmark.report.names import short
 from kernelmark.report.page import environment_table
 from kernelmark.report.tables import date_text
-from kernelmark.report.tuning import status_table
+from kernelmark.report.tuning import folder_figure, status_table
 from kernelmark.tune.folder import TuningFolder
-from kernelmark.tune.records.status import plan_statuses
+from kernelmark.tune.journal import plan_statuses
 from kernelmark.web.pages import parts
 from kernelmark.web.pages.parts import Page, Params, Section, Urls, Values, table
 from kernelmark.web.pages.runs import result_url
@@ -34,26 +33,28 @@ def micro(source: Source, urls: Urls, params: Params) -> Page:
         for info in here.devices:
             name = " ".join(filter(None, (info.name, info.model, "on", here.host or "unknown")))
             infos.setdefault(name, (here.host, info))
-            for found in source.results(run.id):
-                for metric in found.headlines if found.device == info.name else ():
-                    key = f"{found.case.id} {metric.name}"
-                    row = _metric_row(run, found, metric, urls)
+            for result in source.results(run.id):
+                for metric in result.headlines if result.device == info.name else ():
+                    key = f"{result.case.id} {metric.name}"
+                    row = _metric_row(run, result, metric, urls)
                     newest.setdefault(name, {}).setdefault(key, row)
-    wanted = [name for name in sorted(infos) if params.get("device", "") in ("", name)]
+    shown_names = [name for name in sorted(infos) if params.get("device", "") in ("", name)]
     return {
         "title": "Microbenchmarks",
         "lead": "What each device can do, as measured: the roofs of every percentage here.",
         "filters": [parts.choice("device", params, sorted(infos))],
-        "places": [_place(source, name, *infos[name], newest.get(name, {})) for name in wanted],
+        "places": [
+            _machine_row(source, name, *infos[name], newest.get(name, {})) for name in shown_names
+        ],
         "empty": "" if infos else "No microbenchmark is stored: kmark micro --quick runs them.",
     }
 
 
-def _place(
-    source: Source, name: str, host: str, info: DeviceInfo, found: dict[str, Values]
+def _machine_row(
+    source: Source, name: str, host: str, info: DeviceInfo, rows_by_name: dict[str, Values]
 ) -> Values:
     roofs = source.store.roofs(host=host, device=info.name)
-    rows = sorted(found.values(), key=lambda row: str(row["benchmark"]))
+    rows = sorted(rows_by_name.values(), key=lambda row: str(row["benchmark"]))
     columns = ["benchmark:name", "metric", "value:value", "share:share:of limit"]
     columns += ["status:state", "started:date:measured"]
     return {
@@ -63,18 +64,18 @@ def _place(
     }
 
 
-def _metric_row(run: Run, found: Result, metric: Metric, urls: Urls) -> Values:
+def _metric_row(run: Run, result: Result, metric: Metric, urls: Urls) -> Values:
     return {
-        "benchmark": short(found.case.problem),
+        "benchmark": short(result.case.problem),
         "metric": metric.name,
         "value": metric.value,
         "unit": metric.unit,
-        "share": metric.value / metric.limit if metric.limit and not is_cpu(found) else None,
-        "status": found.status.value,
+        "share": metric.value / metric.limit if metric.limit and not is_cpu(result) else None,
+        "status": result.status.value,
         "started": run.started,
         "links": {
-            "benchmark": result_url(run.id, found.case.id, found.device, urls),
-            "value": urls("series", found.case.id, arch=found.arch, metric=metric.name),
+            "benchmark": result_url(run.id, result.case.id, result.device, urls),
+            "value": urls("series", result.case.id, arch=result.arch, metric=metric.name),
             "started": urls("run", run.id),
         },
     }
@@ -157,16 +158,16 @@ def tuning(source: Source, urls: Urls, params: Params) -> Page:
     rows: list[Values] = []
     for path in source.tuning:
         try:
-            found = plan_statuses(TuningFolder.open(path))
+            statuses = plan_statuses(TuningFolder.open(path))
         except KernelmarkError as error:
             rows.append({"session": path.name, "why": str(error.message)})
             continue
-        states = [item.state.value for item in found]
+        states = [item.state.value for item in statuses]
         rows.append(
             {
                 "session": path.name,
-                "plans": len(found),
-                "kept": sum(item.outcome is not None and item.outcome.kept for item in found),
+                "plans": len(statuses),
+                "kept": sum(item.outcome is not None and item.outcome.kept for item in statuses),
                 "why": ", ".join(f"{states.count(s)} {s}" for s in dict.fromkeys(states)),
                 "links": {"session": urls("session", path.name)},
             }
@@ -188,6 +189,6 @@ def session(source: Source, urls: Urls, params: Params) -> Page:
     folder = TuningFolder.open(path)
     return {
         "title": f"Tuning {path.name}",
-        "figures": parts.figure("Best time so far", lambda: tuning_figure.of_folder(folder)),
+        "figures": parts.figure("Best time so far", lambda: folder_figure(folder)),
         "tables": [parts.text_table(status_table(plan_statuses(folder)))],
     }

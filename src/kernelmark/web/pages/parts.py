@@ -9,14 +9,14 @@ from typing import Any, Protocol
 
 from kernelmark.core.environment import Environment, difference
 from kernelmark.core.errors import KernelmarkError, UsageError
-from kernelmark.report import figures, micro_figure
+from kernelmark.report import figures, micro
 from kernelmark.report.tables import Column, Table
 from kernelmark.report.vega import Spec
 
 PAGE_ROWS = 50  # a browser takes about a millisecond to lay out a row
 _ALL_ROWS = 100_000
 _WIDTH = 1160  # figure width in pixels on a wide page
-_WIDTHS = (figures.WIDTH, micro_figure.WIDTH)  # widths of figures that fill a row
+_WIDTHS = (figures.WIDTH, micro.WIDTH)  # widths of figures that fill a row
 _OWN = ("$schema", "config", "title")  # keys of a stand-alone figure, not of an embedded one
 _PATH = ("run_id", "case_id", "name", "fingerprint")  # path parameters, in front of "?"
 
@@ -62,12 +62,12 @@ def table(
     sortable: bool = True,
 ) -> Section:
     """Return a table section; columns are `key`, `key:kind` or `key:kind:title`, "" is skipped."""
-    made = []
+    rendered = []
     for key, kind, name in (f"{column}::".split(":")[:3] for column in columns if column):
-        made.append({"key": key, "title": name or key, "kind": kind or "text"})
+        rendered.append({"key": key, "title": name or key, "kind": kind or "text"})
     return {
         "title": title,
-        "columns": made,
+        "columns": rendered,
         "rows": list(rows),
         "empty": empty,
         "sortable": sortable,
@@ -137,20 +137,22 @@ def paged(
     order = params.get("order") or ("asc" if params.get("sort") else "desc")
     if key and key not in (*keys, first):
         raise UsageError(f"unknown column {key[:40]!r}", hint=f"columns: {', '.join(keys)}")
-    made = {id(item): make(item) for item in rows} if key else {}
+    rendered = {id(item): make(item) for item in rows} if key else {}
     if key:
-        known = [item for item in rows if _sort_value(made[id(item)], key) is not None]
-        known.sort(key=lambda item: _sort_value(made[id(item)], key), reverse=order == "desc")
-        rows = known + [item for item in rows if _sort_value(made[id(item)], key) is None]
-    offset, given = offset_of(params), _query(params)
-    kept = {name: value for name, value in given.items() if name not in ("offset", "sort", "order")}
+        sortable = [item for item in rows if _sort_value(rendered[id(item)], key) is not None]
+        sortable.sort(
+            key=lambda item: _sort_value(rendered[id(item)], key), reverse=order == "desc"
+        )
+        rows = sortable + [item for item in rows if _sort_value(rendered[id(item)], key) is None]
+    offset, query = offset_of(params), _query(params)
+    kept = {name: value for name, value in query.items() if name not in ("offset", "sort", "order")}
     columns = [
         {**column, "href": urls(page, *parts, **kept, sort=name, order=_other(name, key, order))}
         for column in of["columns"]
         for name in [column["key"]]
     ]
     within = rows[offset : offset + most_rows(params)]
-    shown = [(made.get(id(item)) or make(item)) | more(item) for item in within]
+    shown = [(rendered.get(id(item)) or make(item)) | more(item) for item in within]
     section = {**of, "columns": columns, "rows": shown, "sort": key, "order": order}
     return section | pager(len(rows), params, urls, page, *parts)
 
@@ -168,14 +170,14 @@ def _sort_value(row: Mapping[str, Any], key: str) -> Any:
 
 def pager(total: int, params: Params, urls: Urls, page: str, *parts: str) -> Values:
     """Return links to the previous and next rows."""
-    given, offset = _query(params), offset_of(params)
-    made: Values = {"total": total, "offset": offset}
+    query, offset = _query(params), offset_of(params)
+    values: Values = {"total": total, "offset": offset}
     if offset > 0:
-        earlier = {**given, "offset": str(max(offset - PAGE_ROWS, 0))}
-        made["previous"] = urls(page, *parts, **earlier)
+        earlier = {**query, "offset": str(max(offset - PAGE_ROWS, 0))}
+        values["previous"] = urls(page, *parts, **earlier)
     if offset + most_rows(params) < total:
-        made["next"] = urls(page, *parts, **{**given, "offset": str(offset + PAGE_ROWS)})
-    return made
+        values["next"] = urls(page, *parts, **{**query, "offset": str(offset + PAGE_ROWS)})
+    return values
 
 
 def _query(params: Params) -> dict[str, str]:
@@ -249,9 +251,9 @@ def figure(title: str, make: Callable[[], Spec]) -> list[Section]:
     """Return a list of one figure; [] if there is nothing to draw."""
     try:
         spec = {name: part for name, part in make().items() if name not in _OWN}
-        words = str(spec.pop("description", ""))
+        description = str(spec.pop("description", ""))
         themed = figures.themed(_fitted(spec), inline=True)
-        return [{"title": title, "words": words, "spec": themed}]
+        return [{"title": title, "words": description, "spec": themed}]
     except KernelmarkError:
         return []
 
@@ -263,7 +265,9 @@ def _fitted(spec: Any) -> Any:
     if not isinstance(spec, dict):
         return spec
     titled = "layer" in spec or "vconcat" in spec
-    made = {name: _fitted(one) for name, one in spec.items() if not (titled and name == "title")}
-    if made.get("width") in _WIDTHS and made.get("columns", 1) == 1:
-        made["width"] = _WIDTH
-    return made
+    fitted_spec = {
+        name: _fitted(member) for name, member in spec.items() if not (titled and name == "title")
+    }
+    if fitted_spec.get("width") in _WIDTHS and fitted_spec.get("columns", 1) == 1:
+        fitted_spec["width"] = _WIDTH
+    return fitted_spec

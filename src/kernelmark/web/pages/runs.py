@@ -13,13 +13,14 @@ from kernelmark.core.micro import MICRO_SUITE, ROOFS_SUITE, is_micro
 from kernelmark.core.result import Run, RunState, Status
 from kernelmark.core.units import counted, time_text, value_text, width_text
 from kernelmark.report import compare as compared
-from kernelmark.report import figures, micro_figure
+from kernelmark.report import figures, micro
 from kernelmark.report.detail import detail
 from kernelmark.report.names import rerun
 from kernelmark.report.page import environment_table
 from kernelmark.report.results import COLUMNS, ResultRow, rate, share_text
 from kernelmark.report.summary import answer, collect_warnings, find_failures, status_summary
 from kernelmark.report.tables import date_text
+from kernelmark.runners.locks import current_state
 from kernelmark.web.pages import parts
 from kernelmark.web.pages.parts import Page, Params, Section, Urls, Values, table
 from kernelmark.web.source import Source
@@ -36,7 +37,7 @@ _FILTERS = ("q", "op", "backend", "status", "dtype")
 def runs(source: Source, urls: Urls, params: Params) -> Page:
     """Return the stored runs, newest first."""
     columns = ("label", "suite", "state")
-    found, total = source.store.find_runs(
+    page_runs, total = source.store.find_runs(
         limit=parts.most_rows(params),
         offset=parts.offset_of(params),
         text=params.get("q", ""),
@@ -50,15 +51,15 @@ def runs(source: Source, urls: Urls, params: Params) -> Page:
             parts.search_box(params),
             *(parts.choice(name, params, names[name]) for name in columns),
         ],
-        "tables": [runs_table(source, found, urls) | parts.pager(total, params, urls, "runs")],
+        "tables": [runs_table(source, page_runs, urls) | parts.pager(total, params, urls, "runs")],
     }
 
 
-def runs_table(source: Source, found: Sequence[Run], urls: Urls, title: str = "") -> Section:
+def runs_table(source: Source, listed_runs: Sequence[Run], urls: Urls, title: str = "") -> Section:
     """Return a table of runs."""
-    sizes = source.store.sizes([run.id for run in found])
+    sizes = source.store.sizes([run.id for run in listed_runs])
     rows = []
-    for run in found:
+    for run in listed_runs:
         info = next(iter(run.environment.devices), None)
         rows.append(
             {
@@ -67,7 +68,7 @@ def runs_table(source: Source, found: Sequence[Run], urls: Urls, title: str = ""
                 "suite": run.suite,
                 "started": run.started,
                 "duration_s": run.took_s,
-                "state": run.state.value,
+                "state": current_state(run).value,
                 "results": sizes.get(run.id, 0),
                 "cases": run.cases,
                 "host": run.environment.host,
@@ -99,37 +100,38 @@ def progress(source: Source, run: Run, urls: Urls) -> Values:
 def run(source: Source, urls: Urls, params: Params) -> Page:
     """Return one run: the answer, all rows, failures with rerun commands, the environment."""
     results = source.results(params["run_id"])
-    one, every = results.run, results.rows
-    rows = _wanted(every, params)
-    before = source.store.run_before(one)
-    here = one.environment
+    run_shown, every = results.run, results.rows
+    state = current_state(run_shown)
+    rows = _filtered(every, params)
+    before = source.store.run_before(run_shown)
+    here = run_shown.environment
     page: Page = {
-        "title": f"Run {one.label or one.id}",
+        "title": f"Run {run_shown.label or run_shown.id}",
         "lead": status_summary(every) or "no results yet",
-        "state": one.state.value,
+        "state": state.value,
         "answer_lines": answer(every),
-        "running": [progress(source, one, urls)] if one.state is RunState.RUNNING else [],
+        "running": [progress(source, run_shown, urls)] if state is RunState.RUNNING else [],
         "facts": parts.facts(
-            ("run", one.id),
-            ("suite", one.suite),
-            ("started", f"{date_text(one.started)} UTC"),
+            ("run", run_shown.id),
+            ("suite", run_shown.suite),
+            ("started", f"{date_text(run_shown.started)} UTC"),
             ("host", here.host),
             ("devices", ", ".join(f"{info.name} {info.model}".strip() for info in here.devices)),
             ("commit", here.commit + (" (changed)" if here.dirty else "")),
-            ("command", shlex.join(["kmark", *one.argv]) if one.argv else ""),
+            ("command", shlex.join(["kmark", *run_shown.argv]) if run_shown.argv else ""),
         ),
         "actions": parts.actions(
             *(
                 (
-                    ("Roofline", urls("roofline", run=one.id)),
-                    ("Charts", urls("charts", run=one.id, kind=CHARTS[0])),
+                    ("Roofline", urls("roofline", run=run_shown.id)),
+                    ("Charts", urls("charts", run=run_shown.id, kind=CHARTS[0])),
                 )
                 if results.timed
                 else ()
             ),
             (
                 "Compare with the run before",
-                urls("compare", base=before.id, head=one.id) if before else None,
+                urls("compare", base=before.id, head=run_shown.id) if before else None,
             ),
         ),
         "filters": [
@@ -139,9 +141,9 @@ def run(source: Source, urls: Urls, params: Params) -> Page:
         ],
         "tables": [
             parts.paged(
-                *(_rows_table(rows), params, urls, "run", one.id),
+                *(_rows_table(rows), params, urls, "run", run_shown.id),
                 make=_result_row,
-                more=_result_links(one.id, urls),
+                more=_result_links(run_shown.id, urls),
             )
         ],
         "failures": [
@@ -178,7 +180,7 @@ def _dtype_filter(rows: Sequence[ResultRow], params: Params) -> Values:
     return parts.choice("dtype", params, sorted(dtypes))
 
 
-def _wanted(rows: Sequence[ResultRow], params: Params) -> Sequence[ResultRow]:
+def _filtered(rows: Sequence[ResultRow], params: Params) -> Sequence[ResultRow]:
     """Return the rows that pass the filters."""
     if not any(params.get(name) for name in _FILTERS):
         return rows
@@ -187,8 +189,8 @@ def _wanted(rows: Sequence[ResultRow], params: Params) -> Sequence[ResultRow]:
 
 def _is_wanted(row: ResultRow, params: Params) -> bool:
     case = row.result.case
-    given = {"op": case.problem.op, "backend": case.backend, "status": row.result.status.value}
-    if any(params.get(name) and params[name] != value for name, value in given.items()):
+    values = {"op": case.problem.op, "backend": case.backend, "status": row.result.status.value}
+    if any(params.get(name) and params[name] != value for name, value in values.items()):
         return False
     if params.get("dtype", "") not in ("", *case.problem.dtypes.values()):
         return False
@@ -245,18 +247,18 @@ def comparison(source: Source, urls: Urls, params: Params) -> Page:
     before = source.store.run_before(head) if not params.get("base") else None
     base = before or source.store.run(params.get("base") or "latest~1")
     rule, shown = params.get("rule") or "robust", params.get("show") or "changed"
-    made = source.comparison(base, head, rule)
-    changed = made.changed
+    judged = source.comparison(base, head, rule)
+    changed = judged.changed
     numbers = {row.number for row in changed}
-    rest = [row for row in made.rows if row.number not in numbers] if shown == "all" else []
+    rest = [row for row in judged.rows if row.number not in numbers] if shown == "all" else []
     rows = [row for row in (*changed, *rest) if parts.has_words(row.pair.shown.case.series, params)]
     columns = parts.page_columns(compared.COLUMNS, rows)
     choices = _run_choices(source, (base, head))
     whole = {**params, "base": base.id, "head": head.id}
     return {
         "title": "Compare",
-        "lead": f"{compared.summary(made)}.",
-        "counts": {status.value: count for status, count in made.counts.items()},
+        "lead": f"{compared.summary(judged)}.",
+        "counts": {status.value: count for status, count in judged.counts.items()},
         "filters": [
             parts.choice("base", whole, choices, required=True),
             parts.choice("head", whole, choices, required=True),
@@ -274,7 +276,7 @@ def comparison(source: Source, urls: Urls, params: Params) -> Page:
                 more=_compared_links(head.id, urls),
             )
         ],
-        "notes": compared.notes(made),
+        "notes": compared.notes(judged),
         "changed": {
             "since": base.id,
             "href": urls("run", base.id),
@@ -318,8 +320,8 @@ def _newest(source: Source) -> str:
 
 
 def _runs_of_kernels(source: Source) -> list[Run]:
-    found, _ = source.store.find_runs(limit=_CHOICES)
-    return [run for run in found if run.suite not in (MICRO_SUITE, ROOFS_SUITE)]
+    newest_runs, _ = source.store.find_runs(limit=_CHOICES)
+    return [run for run in newest_runs if run.suite not in (MICRO_SUITE, ROOFS_SUITE)]
 
 
 def _run_choices(source: Source, more: Iterable[Run] = ()) -> list[tuple[str, str]]:
@@ -342,35 +344,38 @@ def result(source: Source, urls: Urls, params: Params) -> Page:
     )
     if row is None:
         raise NothingToDo("there is no such result", hint="the run's page lists its results")
-    one, measured = row.result, row.result.measurement
-    metric = one.headlines[0].name if one.metrics else ""
-    key = one.case.problem.key
-    others = [other for other in results.rows if other.result.case.problem.key == key]
-    same = _rows_table(others, title="The same problem by all backends")
+    result_shown, measured = row.result, row.result.measurement
+    metric = result_shown.headlines[0].name if result_shown.metrics else ""
+    key = result_shown.case.problem.key
+    other_rows = [other for other in results.rows if other.result.case.problem.key == key]
+    same = _rows_table(other_rows, title="The same problem by all backends")
     more = _result_links(results.run.id, urls)
-    same["rows"] = [_result_row(other) | more(other) for other in others]
+    same["rows"] = [_result_row(other) | more(other) for other in other_rows]
     return {
-        "title": row.problem if is_micro(one.case) else f"{row.problem} by {row.backend}",
-        "status": one.status.value,
-        "reason": str(one.why) if one.status is not Status.OK else "",
+        "title": row.problem if is_micro(result_shown.case) else f"{row.problem} by {row.backend}",
+        "status": result_shown.status.value,
+        "reason": str(result_shown.why) if result_shown.status is not Status.OK else "",
         "facts": parts.facts(
             *_headline(row),
-            ("device", f"{one.device} ({one.arch})"),
+            ("device", f"{result_shown.device} ({result_shown.arch})"),
             ("run", results.run.label or results.run.id),
             ("started", f"{date_text(results.run.started)} UTC"),
         ),
-        "command": rerun(one),
+        "command": rerun(result_shown),
         "actions": parts.actions(
-            ("History", urls("series", one.case.id, arch=one.arch, metric=metric)),
+            (
+                "History",
+                urls("series", result_shown.case.id, arch=result_shown.arch, metric=metric),
+            ),
             ("Run", urls("run", results.run.id)),
         ),
-        "figures": parts.figure("Points", lambda: micro_figure.figure(one))
-        if is_micro(one.case)
+        "figures": parts.figure("Points", lambda: micro.micro_figure(result_shown))
+        if is_micro(result_shown.case)
         else parts.figure("Samples by block", lambda: figures.samples([row])),
         "notes": list(map(str, collect_warnings([row]))),
         "details": [parts.text_table(of) for of in detail(row, samples=False)],
         "samples": [] if measured is None else [list(block.samples_s) for block in measured.blocks],
-        "tables": [same] if len(others) > 1 else [],
+        "tables": [same] if len(other_rows) > 1 else [],
     }
 
 
@@ -394,22 +399,22 @@ def _headline(row: ResultRow) -> list[tuple[str, str]]:
 def roofline(source: Source, urls: Urls, params: Params) -> Page:
     """Return the roofline of a run, and the rows furthest from their roof."""
     results = source.results(params.get("run") or _newest(source))
-    one = results.run
+    run_shown = results.run
     every = [row for row in results.timed if row.ranks]
     # A one-element canary is at 0 % of every roof.
     every = [row for row in every if not row.sentinel] or every
-    found = sorted(
-        _wanted(every, params), key=lambda row: row.share.value if row.share else math.inf
+    rows_shown = sorted(
+        _filtered(every, params), key=lambda row: row.share.value if row.share else math.inf
     )
-    rows = _rows_table(found, title="Furthest from the roof first")
-    whole = {**params, "run": one.id}
-    most = f"the {_MOST_DRAWN} results furthest from their roof are drawn, of {len(found)}"
+    rows = _rows_table(rows_shown, title="Furthest from the roof first")
+    whole = {**params, "run": run_shown.id}
+    most = f"the {_MOST_DRAWN} results furthest from their roof are drawn, of {len(rows_shown)}"
     return {
         "title": "Roofline",
-        "lead": f"{counted(len(found), 'result')} of run {one.label or one.id}, "
-        f"{date_text(one.started)} UTC, under the roofs that were measured on its devices.",
+        "lead": f"{counted(len(rows_shown), 'result')} of run {run_shown.label or run_shown.id}, "
+        f"{date_text(run_shown.started)} UTC, under the roofs that were measured on its devices.",
         "filters": [
-            parts.choice("run", whole, _run_choices(source, [one]), required=True),
+            parts.choice("run", whole, _run_choices(source, [run_shown]), required=True),
             *_row_filters(every, params),
             _dtype_filter(every, params),
             parts.search_box(params),
@@ -417,14 +422,16 @@ def roofline(source: Source, urls: Urls, params: Params) -> Page:
         "figures": parts.figure(
             "FLOP/s over intensity",
             lambda: figures.roofline(
-                found[:_MOST_DRAWN],
+                rows_shown[:_MOST_DRAWN],
                 [*results.roofs, *memory_roofs(source.store, results.result_set)],
             ),
         ),
-        "notes": [most] if len(found) > _MOST_DRAWN else [],
+        "notes": [most] if len(rows_shown) > _MOST_DRAWN else [],
         "tables": [
             parts.paged(
-                *(rows, whole, urls, "roofline"), make=_result_row, more=_result_links(one.id, urls)
+                *(rows, whole, urls, "roofline"),
+                make=_result_row,
+                more=_result_links(run_shown.id, urls),
             )
         ],
     }
@@ -433,28 +440,31 @@ def roofline(source: Source, urls: Urls, params: Params) -> Page:
 def charts(source: Source, urls: Urls, params: Params) -> Page:
     """Return a chart of a run as `kmark plot` draws it: bars, speed-ups or rates over a dim."""
     results = source.results(params.get("run") or _newest(source))
-    one, kind = results.run, params.get("kind") or CHARTS[0]
+    run_shown, kind = results.run, params.get("kind") or CHARTS[0]
     every = results.timed
-    found = _wanted(every, params)
-    known = figures.OPTIONS.get(kind, ())
-    options = {name: params[name] for name in known if params.get(name)}
-    dims = list(dict.fromkeys(name for row in found for name in row.result.case.problem.dims))
-    backends = list(dict.fromkeys(row.backend for row in found if row.timed))
+    rows_shown = _filtered(every, params)
+    chart_options = figures.OPTIONS.get(kind, ())
+    options = {name: params[name] for name in chart_options if params.get(name)}
+    dims = list(dict.fromkeys(name for row in rows_shown for name in row.result.case.problem.dims))
+    backends = list(dict.fromkeys(row.backend for row in rows_shown if row.timed))
     values = {"x": dims, "y": dims, "base": backends, "head": backends}
-    whole = {**params, "run": one.id, "kind": kind}
+    whole = {**params, "run": run_shown.id, "kind": kind}
     spec, why = None, ""
     try:
-        spec = figures.RESULT_KINDS[kind](found, **options)
+        spec = figures.RESULT_KINDS[kind](rows_shown, **options)
     except KernelmarkError as error:
         why = "; ".join(filter(None, (str(error.message), str(error.hint or ""))))
     return {
         "title": "Charts",
-        "lead": f"Run {one.label or one.id}, {date_text(one.started)} UTC.",
+        "lead": f"Run {run_shown.label or run_shown.id}, {date_text(run_shown.started)} UTC.",
         "kinds": parts.actions(  # links for a static site, which has no forms
-            *((figures.TITLES[name], urls("charts", run=one.id, kind=name)) for name in CHARTS)
+            *(
+                (figures.TITLES[name], urls("charts", run=run_shown.id, kind=name))
+                for name in CHARTS
+            )
         ),
         "filters": [
-            parts.choice("run", whole, _run_choices(source, [one]), required=True),
+            parts.choice("run", whole, _run_choices(source, [run_shown]), required=True),
             parts.choice(
                 "kind",
                 {"kind": kind},
@@ -464,16 +474,19 @@ def charts(source: Source, urls: Urls, params: Params) -> Page:
             ),
             *_row_filters(every, params),
             _dtype_filter(every, params),
-            *(parts.choice(name, params, values[name], unset="Automatic") for name in known),
+            *(
+                parts.choice(name, params, values[name], unset="Automatic")
+                for name in chart_options
+            ),
             parts.search_box(params),
         ],
         "figures": parts.figure(figures.TITLES[kind], lambda: spec) if spec else [],
         "notes": [f"nothing to draw: {why}"] if why else [],
         "tables": [
             parts.paged(
-                *(_rows_table(found), whole, urls, "charts"),
+                *(_rows_table(rows_shown), whole, urls, "charts"),
                 make=_result_row,
-                more=_result_links(one.id, urls),
+                more=_result_links(run_shown.id, urls),
             )
         ],
     }

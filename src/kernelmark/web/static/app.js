@@ -32,6 +32,13 @@ function enhance(root) {
       visit(url, { top: url.pathname !== location.pathname });
     });
   }
+  for (const form of root.querySelectorAll(".decide")) {
+    form.hidden = false;
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      decide(form);
+    });
+  }
   for (const link of root.querySelectorAll(".pager a, thead a")) {
     link.addEventListener("click", (event) => {
       if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.shiftKey || !document.body.dataset.live) return;
@@ -123,10 +130,11 @@ async function draw(figure) {
   const drawn = new DOMParser().parseFromString(await answer.text(), "image/svg+xml").documentElement;
   if (drawn.localName !== "svg") return;
   figure.querySelector("svg")?.remove();
+  drawn.style.setProperty("--width", `${drawn.getAttribute("width")}px`);
   figure.append(document.importNode(drawn, true));
   figure.classList.add("drawn");
   // On a phone a history is wider than the window: its newest points matter most.
-  if (figure.matches(".of-series")) figure.scrollLeft = figure.scrollWidth;
+  if (figure.matches(".of-series, .of-overview")) figure.scrollLeft = figure.scrollWidth;
 }
 
 // Fetch a page as a document; null if it cannot be shown here.
@@ -225,6 +233,21 @@ function follow(address) {
     stamp = event.data;
   };
   source.onerror = () => { live.textContent = "○ not connected"; };
+}
+
+// Accepts the regression of a series, or undoes that. The page is shown anew once it is judged.
+async function decide(form) {
+  const output = form.querySelector("output");
+  const { token, reason } = Object.fromEntries(new FormData(form));
+  const accepted = form.dataset.action === "accept";
+  const answer = await fetch("/api/acceptances", {
+    method: "POST",
+    headers: { authorization: `Bearer ${token}`, "content-type": "application/json" },
+    body: JSON.stringify({ series: form.dataset.series, reason: reason || "", accepted }),
+  }).catch(() => null);
+  const document_ = answer ? await answer.json().catch(() => null) : null;
+  if (answer && answer.ok) output.textContent = accepted ? "Accepted" : "Undone";
+  else output.textContent = (document_ && document_.error && document_.error.message) || "The server does not answer";
 }
 
 document.body.append(tip);

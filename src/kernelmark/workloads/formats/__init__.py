@@ -77,7 +77,9 @@ class Formats(Generic[F]):
         if word not in self._known and word in other.names():
             error = f"{word} is a format of {other._kind}, not of {self._kind}"
             raise UsageError(error, hint=self._hint)
-        begun = [known for known in self._known if word.strip("-") and known.startswith(word)]
+        begun = [
+            full_name for full_name in self._known if word.strip("-") and full_name.startswith(word)
+        ]
         if word in self._known or len(begun) != 1:
             if word not in self._known and begun:
                 raise UsageError(

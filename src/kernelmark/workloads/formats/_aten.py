@@ -10,7 +10,7 @@ from typing import Any
 
 from kernelmark import ops
 from kernelmark.workloads import blas
-from kernelmark.workloads.fields import BadLine
+from kernelmark.workloads.source import BadLine
 from kernelmark.workloads.workload import Call
 
 # Numbers of c10::ScalarType, in which `out_dtype` is recorded.
@@ -19,7 +19,7 @@ _SCALAR_TYPES |= {23: "f8e5m2", 24: "f8e4m3", 25: "f8e5m2fnuz", 26: "f8e4m3fnuz"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inputs:
+class AtenInputs:
     """The recorded arguments of an operator, by position."""
 
     dims: Sequence[Any]
@@ -68,7 +68,7 @@ class Inputs:
             raise BadLine(f"expected sizes, found {self.word(index)[:24]!r}") from None
 
 
-def _matrix(inputs: Inputs, index: int, *, weights: bool) -> dict[str, Any]:
+def _matrix(inputs: AtenInputs, index: int, *, weights: bool) -> dict[str, Any]:
     """Return the storage of an operand: letter, leading dimension and batch stride."""
     shape = inputs.shape(index, (2, 3))
     rows, columns = shape[-2:]
@@ -77,18 +77,20 @@ def _matrix(inputs: Inputs, index: int, *, weights: bool) -> dict[str, Any]:
         letter = "t" if weights else "n"
         return {"letter": letter, "leading": rows if weights else columns, "known": False}
     by_rows = steps[-1] == 1 or (columns == 1 and steps[-2] != 1)
-    found = {"letter": "n" if by_rows else "t", "leading": steps[-2 if by_rows else -1]}
+    layout = {"letter": "n" if by_rows else "t", "leading": steps[-2 if by_rows else -1]}
     # The leading dimension of a single row or column has no effect.
     if (rows if by_rows else columns) == 1:
-        found["leading"] = columns if by_rows else rows
+        layout["leading"] = columns if by_rows else rows
     stored = steps[-1 if by_rows else -2] in (0, 1) or (columns if by_rows else rows) == 1
-    known = stored and steps[-1] + steps[-2] > 0
-    if not known:
-        found["leading"] = columns if by_rows else rows
-    return found | {"known": known, "step": steps[0] if len(shape) == 3 else 0}
+    strided = stored and steps[-1] + steps[-2] > 0
+    if not strided:
+        layout["leading"] = columns if by_rows else rows
+    return layout | {"known": strided, "step": steps[0] if len(shape) == 3 else 0}
 
 
-def _gemm(inputs: Inputs, first: int, second: int, *, weights: bool = False, **more: str) -> Call:
+def _gemm(
+    inputs: AtenInputs, first: int, second: int, *, weights: bool = False, **more: str
+) -> Call:
     """Return the GEMM of two arguments. They are row-major, so the BLAS call has them swapped."""
     left, right = inputs.shape(first, (2, 3)), inputs.shape(second, (2, 3))
     if len(left) != len(right) or left[-1] != right[-2] or left[:-2] != right[:-2]:
@@ -118,11 +120,11 @@ def _gemm(inputs: Inputs, first: int, second: int, *, weights: bool = False, **m
     return dataclasses.replace(call, lost=(*call.lost, "layout"))
 
 
-def _mm(inputs: Inputs) -> Call:
+def _mm(inputs: AtenInputs) -> Call:
     return _gemm(inputs, 0, 1)
 
 
-def _addmm(inputs: Inputs, **more: str) -> Call:
+def _addmm(inputs: AtenInputs, **more: str) -> Call:
     """Return the call of addmm. A row that is added with factor 1 is a bias, anything else C."""
     added = inputs.shape(0, (0, 1, 2, 3))
     beta, alpha = inputs.number(3, 1.0), inputs.number(4, 1.0)
@@ -133,11 +135,11 @@ def _addmm(inputs: Inputs, **more: str) -> Call:
     return _gemm(inputs, 1, 2, weights=row, **fields, **more)
 
 
-def _addmm_activation(inputs: Inputs) -> Call:
+def _addmm_activation(inputs: AtenInputs) -> Call:
     return _addmm(inputs, activation_type="gelu" if inputs.word(5) == "True" else "relu")
 
 
-def _scaled_mm(inputs: Inputs) -> Call:
+def _scaled_mm(inputs: AtenInputs) -> Call:
     """Return the call of _scaled_mm. Arguments: a, b, their scales, bias, scale of the result,
     out_dtype, fast accumulation."""
     out = inputs.word(6)
@@ -153,10 +155,10 @@ def _scaled_mm(inputs: Inputs) -> Call:
     return _gemm(inputs, 0, 1, weights=True, **types, **scales)
 
 
-def _linear(inputs: Inputs) -> Call:
+def _linear(inputs: AtenInputs) -> Call:
     """Return the call of a linear without a recorded GEMM inside: x of any rank, w stored n×k."""
     shape, weights = inputs.shape(0, range(2, 9)), inputs.shape(1, (2,))
-    flat = Inputs(
+    flat = AtenInputs(
         dims=[[math.prod(shape[:-1]), shape[-1]], weights[::-1]],
         types=inputs.types,
         strides=[[shape[-1], 1], [1, weights[-1]]],
@@ -165,7 +167,7 @@ def _linear(inputs: Inputs) -> Call:
     return _gemm(flat, 0, 1, bias_vector=str(int(inputs.given(2))))
 
 
-def _matmul(inputs: Inputs) -> Call:
+def _matmul(inputs: AtenInputs) -> Call:
     """Return the call of a matmul without a recorded GEMM inside."""
     left, right = inputs.shape(0, range(2, 9)), inputs.shape(1, range(2, 9))
     if len(right) == 2:
@@ -175,16 +177,16 @@ def _matmul(inputs: Inputs) -> Call:
         dims = [[batch, *left[-2:]], [batch, *right[-2:]]]
     else:
         raise BadLine(f"is a broadcast matmul ({left} × {right}), which no op computes")
-    return _gemm(Inputs(dims=dims, types=inputs.types, strides=(), values=()), 0, 1)
+    return _gemm(AtenInputs(dims=dims, types=inputs.types, strides=(), values=()), 0, 1)
 
 
 def _attention(
     *, mask: int, dropout: int, causal: int, scale: int, layout: str = "bhsd"
-) -> Callable[[Inputs], Call]:
+) -> Callable[[AtenInputs], Call]:
     """Return a reader of attention operators with these argument positions; -1: no such
     argument."""
 
-    def read(inputs: Inputs) -> Call:
+    def read(inputs: AtenInputs) -> Call:
         q, k, v = (inputs.shape(index, (4,)) for index in range(3))
         seq, heads = (1, 2) if layout == "bshd" else (2, 1)
         steps = inputs.steps(0)
@@ -217,7 +219,7 @@ def _attention(
     return read
 
 
-def _convolution(inputs: Inputs) -> Call:
+def _convolution(inputs: AtenInputs) -> Call:
     """Return the call of a convolution. Arguments: x, w, bias, stride, padding, dilation,
     transposed, output padding, groups."""
     x, w = inputs.shape(0, (3, 4)), inputs.shape(1, (3, 4))
@@ -243,12 +245,12 @@ def _convolution(inputs: Inputs) -> Call:
     return Call(problem=problem, lost=("bias",) if inputs.given(2) else ())
 
 
-def _backward(inputs: Inputs) -> Call:
+def _backward(inputs: AtenInputs) -> Call:
     raise BadLine("is a backward pass, which no op computes")
 
 
 # Operators that are always counted; what they call is ignored.
-LEAVES: Mapping[str, Callable[[Inputs], Call]] = {
+LEAVES: Mapping[str, Callable[[AtenInputs], Call]] = {
     "aten::mm": _mm,
     "aten::bmm": _mm,
     "aten::_int_mm": _mm,
@@ -277,7 +279,7 @@ LEAVES: Mapping[str, Callable[[Inputs], Call]] = {
     "aten::_scaled_dot_product_flash_attention_for_cpu_backward": _backward,
 }
 # Operators that are counted only if they call none of the above.
-WRAPPERS: Mapping[str, Callable[[Inputs], Call]] = {
+WRAPPERS: Mapping[str, Callable[[AtenInputs], Call]] = {
     "aten::linear": _linear,
     "aten::matmul": _matmul,
     "aten::scaled_dot_product_attention": _attention(mask=3, dropout=4, causal=5, scale=6),

@@ -1,9 +1,14 @@
-"""aiter-csv: aiter's tables of GEMMs, untuned and tuned.
+"""aiter-csv: aiter's tables of GEMMs and fused MoE, untuned and tuned.
 
 Columns depend on the operator; M, N and K are always present, in lower case for one operator, and
 Y = X·Wᵀ with X (M, K) and W (N, K). Without a column for the dtype, it is taken from the name of
 the file (a8w8, a4w4, bf16) or of the kernel; otherwise the user must give it. A table has no counts
 and aiter drops rows with the same key: each shape is one call, however many rows it has.
+
+Tables of fused MoE have tokens, model_dim (hidden size), inter_dim (of an expert), experts and
+topk. What they compute beyond the op moe (quantised weights, another activation) is listed.
+
+Tuned tables have the time of the chosen kernel in `us`; of a MoE it is that of both stages.
 """
 
 from __future__ import annotations
@@ -15,9 +20,18 @@ from pathlib import PurePath
 from kernelmark import ops
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.registry import FormatFacts
+from kernelmark.core.timing import Cache, Timing
 from kernelmark.workloads import blas
 from kernelmark.workloads.calls import NO_DTYPE, LogOptions, LogReader, RowReader, Table
-from kernelmark.workloads.fields import BadLine, Fields
+from kernelmark.workloads.importers import (
+    CUT,
+    Importer,
+    ResultFile,
+    ResultRow,
+    exact_problem,
+    setting,
+)
+from kernelmark.workloads.source import BadLine, Fields
 from kernelmark.workloads.workload import Call
 
 _SIZES = ("M", "N", "K")
@@ -32,6 +46,27 @@ _WANTED = (
     *(*_SIZES, "B", "bias", "dtype", "outdtype", "q_dtype_w"),
     *("scaleAB", "bpreshuffle", "gfx"),
 )
+_MOE = ("token", "model_dim", "inter_dim", "expert", "topk")
+# Columns of MoE tables with the values that the op moe has.
+_MOE_PLAIN = {
+    "act_type": "ActivationType.Silu",
+    "q_type": "QuantType.No",
+    "use_g1u1": "1",
+    "doweight_stage1": "0",
+}
+_MOE_DTYPES = ("dtype", "q_dtype_a", "q_dtype_w")
+# The kernel in tuned tables: names of config parameters by columns.
+_CHOSEN = {
+    "libtype": "library",
+    "solidx": "solution_index",
+    "kernelId": "kernel_id",
+    "splitK": "split_k",
+    "ksplit": "split_k",
+    "block_m": "block_m",
+    "run_1stage": "stages",
+    "_tag": "tag",
+}
+_TIMING = Timing(cache=Cache.HOT)
 # Types of the operands by a word in the name, the least ambiguous first: names of kernels contain
 # the output type too. Without q_dtype_w, aiter's tuners use int8 for a8w8, fp8 for the other two.
 _FAMILIES = (
@@ -44,18 +79,22 @@ _FAMILIES = (
 
 class AiterCsv(LogReader):
     name = "aiter-csv"
-    summary = "aiter's CSV tables of GEMMs, untuned and tuned"
+    summary = "aiter's CSV tables of GEMMs and fused MoE, untuned and tuned"
     facts = FormatFacts(
         versions="aiter e4048607 (2026-08), and its tuners before q_dtype_w",
-        exactness="exact; a table without a dtype is rejected unless --dtype is given",
-        checked="all 90 tables of aiter e4048607 (59,625 rows) against an independent count of "
-        "shapes and types; compared with the code of aiter's readers and tuners",
+        exactness="exact; a table without a dtype is rejected unless --dtype is given; of MoE, "
+        "quantisation and other activations are listed",
+        checked="all 90 tables of GEMMs of aiter e4048607 (59,625 rows) against an independent "
+        "count, and the sizes in 61 of fused MoE (2,510); compared with the code of aiter's "
+        "readers and tuners",
     )
 
     def table(self, line: bytes, file: str) -> RowReader | None:
         written = line.strip().decode("utf-8", "replace").split(",")
         columns = [name.upper() if name.upper() in _ALL_SIZES else name for name in written]
         names = set(columns)
+        if set(_MOE) <= names:
+            return _Experts(columns, (*_MOE, *_MOE_PLAIN, *_MOE_DTYPES))
         named = names <= _ALL_SIZES and _NAMED.search(PurePath(file).name.lower())
         if not set(_SIZES) <= names or not (_OWN & names or named):
             return None
@@ -139,6 +178,76 @@ class _Rows(Table):
         return options.dtype
 
 
+class _Experts(Table):
+    once = True
+
+    def row(self, cells: Fields, options: LogOptions) -> Iterator[Call]:
+        tokens, hidden, size, experts, chosen = (cells.whole(name) for name in _MOE)
+        dtype = blas.dtype_named(cells.required("dtype"))
+        problem = ops.registry.get("moe").problem(
+            m=tokens, n=size, k=hidden, e=experts, top_k=chosen, dtype=dtype
+        )
+        lost = [
+            name for name, usual in _MOE_PLAIN.items() if cells.text(name, usual).strip() != usual
+        ]
+        lost += [n for n in _MOE_DTYPES[1:] if cells.text(n) not in ("", "None", cells["dtype"])]
+        facts = {name: cells[name].strip() for name in lost}
+        yield Call(
+            problem=problem, blas=FrozenDict(), lost=tuple(f"{n}={t}" for n, t in facts.items())
+        )
+
+
+class AiterTimes(Importer):
+    name = "aiter-csv"
+    summary = "aiter's tuned tables: the time of the chosen kernel of each GEMM or fused MoE"
+    facts = FormatFacts(
+        versions="aiter e4048607 (2026-08)",
+        exactness="every row with a time; what an op does not compute is part of the problem",
+        checked="83 tuned tables of aiter e4048607 (51,796 rows): the same times as with Python's "
+        "csv",
+    )
+    method = "mean of aiter's tuner"
+    is_log = True
+
+    def recognizes(self, name: str, head: bytes) -> bool:
+        columns = head.partition(b"\n")[0].strip().split(b",")
+        return b"us" in columns and AiterCsv().table(b",".join(columns), name) is not None
+
+    def rows(self, file: ResultFile) -> Iterator[ResultRow]:
+        # Some rows lack the last, empty cell.
+        columns, table = file.table(least=max(1, len("".join(file.texts[:1]).split(",")) - 1))
+        reader = AiterCsv().table(",".join(columns).encode(), file.name)
+        if not isinstance(reader, Table):
+            raise BadLine("line 1 is no header of aiter's tables", hint=CUT)
+        if "us" not in columns:
+            raise BadLine("a table without times", hint="--workload DIR imports its calls")
+        options = LogOptions(arch=file.overrides.arch)
+        sizes = {name.lower(): name for name in _ALL_SIZES}
+        for cells in table:
+            # The table's readers have sizes in capitals.
+            named = {sizes.get(name, name): text for name, text in cells.items()}
+            (call,) = reader.row(Fields(named, cells.where), options)
+            time_us = 0.0 if cells.text("us") == "inf" else cells.number("us")
+            kernels = (cells.text(name) for name in ("kernelName", "kernelName1", "kernelName2"))
+            yield ResultRow(
+                problem=exact_problem(call),
+                backend="aiter",
+                samples_s=(time_us * 1e-6,) if time_us > 0 else (),
+                timing=_TIMING,
+                config=FrozenDict(
+                    {
+                        name: setting(cells[column])
+                        for column, name in _CHOSEN.items()
+                        if cells.text(column)
+                    }
+                ),
+                kernel=" ".join(filter(None, kernels)),
+                # Rows of several GPUs are of one file, and of one shape.
+                device=" ".join(filter(None, (cells.text("gfx"), cells.text("cu_num"), "CUs"))),
+                arch=cells.text("gfx"),
+            )
+
+
 def _quantised(
     name: str, batch: int, sizes: Mapping[str, int], cells: Fields, lost: Sequence[str]
 ) -> Call:
@@ -151,3 +260,4 @@ def _quantised(
 
 
 readers = (AiterCsv(),)
+importers = (AiterTimes(),)

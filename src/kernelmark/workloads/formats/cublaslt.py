@@ -18,7 +18,7 @@ from collections.abc import Container, Iterator, Mapping
 from kernelmark.core.registry import FormatFacts
 from kernelmark.workloads import blas
 from kernelmark.workloads.calls import NOTHING, LogOptions, LogReader, Part
-from kernelmark.workloads.fields import BadLine
+from kernelmark.workloads.source import BadLine
 from kernelmark.workloads.workload import Call
 
 _GROUP = re.compile(r"(\w+)=\[([^\]]*)\]")
@@ -75,7 +75,7 @@ _F8 = ("f8_r", "bf8_r")
 _FLIPPED = {"OP_N": "OP_T", "OP_T": "OP_N", "OP_C": "OP_N"}
 
 
-class Cublaslt(LogReader):
+class CublasltLog(LogReader):
     name = "cublaslt"
     summary = "cuBLASLt's trace lines: CUBLASLT_LOG_LEVEL=2 and higher"
     facts = FormatFacts(
@@ -138,9 +138,9 @@ def _by_columns(matrix: Description, index: int, compute: Description) -> Descri
     return fields | {"rows": fields.get("cols", ""), "cols": fields.get("rows", "")}
 
 
-def _check(description: Description, known: Container[str]) -> None:
+def _check(description: Description, readable: Container[str]) -> None:
     for name in description:
-        if name not in known and not _SILENT.match(name):
+        if name not in readable and not _SILENT.match(name):
             raise BadLine(f"{name[:24]}={description[name][:24]} is not supported")
 
 
@@ -231,17 +231,17 @@ def _compute_type(text: str) -> str:
 
 
 def _epilogue(text: str) -> dict[str, str]:
-    words = text.removeprefix("EPILOGUE_").split("_")
-    if not text or not _EPILOGUE.issuperset(words):
+    parts = text.removeprefix("EPILOGUE_").split("_")
+    if not text or not _EPILOGUE.issuperset(parts):
         raise BadLine(f"unknown epilogue {text[:40]!r}")
     fields = {}
-    if activations := [word.lower() for word in words if word in _ACTIVATIONS]:
+    if activations := [word.lower() for word in parts if word in _ACTIVATIONS]:
         fields["activation_type"] = activations[0]
-    if "BIAS" in words:
+    if "BIAS" in parts:
         fields["bias_vector"] = "1"
-    if "AUX" in words:
+    if "AUX" in parts:
         fields["use_e"] = "1"
-    if any(word in _GRADIENTS for word in words):
+    if any(word in _GRADIENTS for word in parts):
         fields["gradient"] = "1"
     return fields
 
@@ -250,4 +250,4 @@ def _pairs(text: str) -> Description:
     return dict(_PAIR.findall(text))
 
 
-readers = (Cublaslt(),)
+readers = (CublasltLog(),)

@@ -16,9 +16,15 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.registry import FormatFacts
 from kernelmark.core.result import Status
 from kernelmark.core.timing import Cache, Timer, Timing
-from kernelmark.workloads.fields import Fields, unexpected
-from kernelmark.workloads.importers import Importer, ResultFile, ResultRow, iso_time, problem_of
-from kernelmark.workloads.launches import SECONDS
+from kernelmark.workloads.importers import (
+    SECONDS,
+    Importer,
+    ResultFile,
+    ResultRow,
+    iso_time,
+    problem_of,
+)
+from kernelmark.workloads.source import Fields, unexpected
 
 # Any of these is enough: people shorten files.
 _MARKS = (b'"library_build_type"', b'"num_cpus"', b'"run_type"')

@@ -36,7 +36,6 @@ from kernelmark.workloads.calls import (
     Part,
     RowReader,
 )
-from kernelmark.workloads.fields import BadLine, Fields, check_columns
 from kernelmark.workloads.formats import cublaslt
 from kernelmark.workloads.importers import (
     CUT,
@@ -46,6 +45,7 @@ from kernelmark.workloads.importers import (
     problem_of,
     uneven_row,
 )
+from kernelmark.workloads.source import BadLine, Fields, check_columns
 from kernelmark.workloads.workload import Call
 
 _COMMAND = b"hipblaslt-bench "
@@ -102,7 +102,7 @@ _CONFIG = {"splitK": "splitk", "wgm": "wgm", "sol_idx_global": "solution_index"}
 _NO_TYPES = "rocblas-bench --log_function_name --log_datatype prints them"
 
 
-class Hipblaslt(LogReader):
+class HipblasltLog(LogReader):
     name = "hipblaslt"
     summary = "hipBLASLt logs: masks 32, 64 and 128, trace lines, tuning files"
     facts = FormatFacts(
@@ -230,16 +230,18 @@ def _traced(text: str) -> dict[str, str]:
 
 
 def _checked(fields: dict[str, str], kind: str) -> dict[str, str]:
-    """Return the fields with types and bias filled in. Command lines written by people may give one
-    precision for all types; logs never do. Maps of PyTorch do not log `bias_vector`: with a bias,
-    they have its type and no beta."""
+    """Return the fields with types and bias filled in. Maps of PyTorch do not log `bias_vector`:
+    with a bias, they have its type and no beta."""
     if kind != "bench":
         bias = "bias_type" in fields and "beta" not in fields and "bias_vector" not in fields
         return fields | {"bias_vector": "1"} if bias else fields
+    # Command lines written by people rely on the client's defaults. Logs have every option, leading
+    # dimensions before types: one with those and without letters was cut.
     precision = fields.get("precision") or fields.get("r")
-    if not precision:
+    is_logged = any(f"ld{name}" in fields for name in "abcd")
+    if not precision and (is_logged or not any(f"{name}_type" in fields for name in "abcd")):
         return fields
-    types = {f"{name}_type": precision for name in "abcd"}
+    types = {f"{name}_type": precision or "f16_r" for name in "abcd"}
     return {"transA": "N", "transB": "N", "compute_type": "f32_r"} | types | fields
 
 
@@ -389,5 +391,5 @@ def _problem(cells: Fields, arch: str) -> Problem:
     )
 
 
-readers = (Hipblaslt(),)
+readers = (HipblasltLog(),)
 importers = (HipblasltBench(),)

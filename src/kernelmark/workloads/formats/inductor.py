@@ -30,10 +30,9 @@ from kernelmark.core.registry import FormatFacts
 from kernelmark.core.result import Config, ConfigValue, Status
 from kernelmark.core.timing import Cache, Timing
 from kernelmark.workloads.calls import NO_DTYPE, NOTHING, LogOptions, LogReader, Part
-from kernelmark.workloads.fields import BadLine, Fields, parse_number, unexpected
-from kernelmark.workloads.formats._aten import LEAVES, Inputs
+from kernelmark.workloads.formats._aten import LEAVES, AtenInputs
 from kernelmark.workloads.importers import CUT, Importer, ResultFile, ResultRow, problem_of
-from kernelmark.workloads.source import Continued
+from kernelmark.workloads.source import BadLine, Continued, Fields, parse_number, unexpected
 from kernelmark.workloads.workload import Call
 
 _MARK = b"AUTOTUNE "
@@ -118,7 +117,7 @@ def _call_of(block: str, options: LogOptions) -> Call:
             dims[0] = [size if step else 1 for size, step in zip(dims[0], strides[0], strict=True)]
         else:
             op, lost, dims, types = "aten::mm", ["beta"], dims[1:], types[1:]
-    call = LEAVES[op](Inputs(dims=dims, types=types, strides=strides, values=values))
+    call = LEAVES[op](AtenInputs(dims=dims, types=types, strides=strides, values=values))
     return dataclasses.replace(call, lost=(*call.lost, *lost))
 
 

@@ -35,8 +35,16 @@ from kernelmark.core.registry import FormatFacts
 from kernelmark.ops.conv import output_size
 from kernelmark.workloads import calls
 from kernelmark.workloads.calls import LogOptions, LogReader, Part
-from kernelmark.workloads.fields import BadLine, parse_number, parse_whole, unexpected
-from kernelmark.workloads.importers import CUT, Importer, ResultFile, ResultRow, problem_of
+from kernelmark.workloads.importers import (
+    CUT,
+    Importer,
+    ResultFile,
+    ResultRow,
+    exact_problem,
+    legal_word,
+    problem_of,
+)
+from kernelmark.workloads.source import BadLine, Fields, parse_number, parse_whole, unexpected
 from kernelmark.workloads.workload import Call
 
 _DRIVER = re.compile(rb"MIOpenDriver(?:\.exe)? +")
@@ -71,6 +79,12 @@ _PLAIN = {
 }
 _LAYOUTS = (("in_layout", "I"), ("fil_layout", "f"), ("out_layout", "O"))
 _EVERY, _FORWARD = 0, 1
+_SOLVER = re.compile(r"Algorithm: \d+, Solution: \d+/(\S+)")
+# Older drivers have x before y.
+_STATS = (
+    *("name", "n", "c", "ho", "wo", "y", "x", "k", "flopCnt", "bytesRead", "bytesWritten"),
+    *("GFLOPs", "GB/s", "timeMs"),
+)
 _START = re.compile(rb"\d{1,18}(?:-\d{1,18}){2,3}-\d{1,18}x\d{1,18}")
 _NUMBER = r"(\d{1,18})"
 _PAIR = r"(\d{1,18}(?:x\d{1,18}){1,2})"
@@ -103,9 +117,9 @@ class Miopen(LogReader):
         driver = _DRIVER.search(line)
         if driver is None or line[:1] == b"#":
             return None
-        words = line[driver.end() :].strip()
+        arguments = line[driver.end() :].strip()
         logged = "log" if _LOGGED in line else "typed"
-        return "find" if _FIND in line else logged, words, 1
+        return "find" if _FIND in line else logged, arguments, 1
 
     def calls(self, kind: str, part: bytes, options: LogOptions) -> Iterator[Call]:
         driver, _, rest = part.decode("utf-8", "replace").partition(" ")
@@ -309,5 +323,64 @@ def _any_problem(key: _Key) -> Problem:
 
 
 _find_db = FindDbProblems()
+
+
+class DriverTimes(Importer):
+    name = "miopen"
+    summary = "output of MIOpenDriver: the mean of each `stats:` line"
+    facts = FormatFacts(
+        versions="MIOpenDriver of MIOpen 2 and 3",
+        exactness="exact with the command that the driver prints first; without it, and if sizes "
+        "differ from it, the file is rejected; passes other than forward are named by their sizes",
+        checked="the layout of lines in public logs, with rows of our own",
+    )
+    method = "mean of MIOpenDriver"
+    is_log = True
+
+    def recognizes(self, name: str, head: bytes) -> bool:
+        return b"stats: " in head and b"MIOpenDriver" in head
+
+    def rows(self, file: ResultFile) -> Iterator[ResultRow]:
+        command, solution = "", ""
+        for text in file.lines():
+            if match := _DRIVER.search(text.encode()):
+                command, solution = text[match.end() :].strip(), ""
+            elif solver := _SOLVER.search(text):
+                solution = solver[1]
+            elif text.startswith("stats: ") and not text.startswith("stats: name"):
+                cells = [cell.strip() for cell in text.removeprefix("stats: ").split(",")]
+                if len(cells) != len(_STATS):
+                    raise BadLine(f"{len(cells)} values for {len(_STATS)} columns", hint=CUT)
+                stats = Fields(dict(zip(_STATS, cells, strict=True)))
+                yield ResultRow(
+                    problem=_measured(command, stats),
+                    backend="miopen",
+                    samples_s=(stats.number("timeMs") * _MS,),
+                    config=FrozenDict({"solver": legal_word(solution)} if solution else {}),
+                    kernel=solution,
+                )
+
+
+def _measured(command: str, stats: Fields) -> Problem:
+    """Return the problem of a command, if the line of statistics is of it."""
+    driver, _, rest = command.partition(" ")
+    if driver not in _DTYPES:
+        raise BadLine("stands below no command of a convolution", hint="keep the driver's output")
+    fields = next(calls.calls_of(calls.options(rest)))
+    sizes = {
+        ours: parse_whole(_first(fields, names[:2], default), f"-{names[0]}")
+        for ours, (*names, default) in _SIZES.items()
+    }
+    for name in ("n", "c", "k"):
+        if stats.whole(name) != sizes[name]:
+            raise BadLine(f"{name} is {stats[name]}, and {sizes[name]} in the command above")
+    if not stats["name"].startswith("fwd-"):
+        layouts = {name: _first(fields, names, "NCHW") for names in _LAYOUTS for name in names[:1]}
+        named: dict[str, str | int] = {**sizes, "dtype": _DTYPES[driver], **layouts}
+        return problem_of(f"miopen_{stats['name'].partition('-')[0]}", named)
+    (call,) = Miopen().calls("typed", command.encode(), calls.NO_LOG_OPTIONS)
+    return exact_problem(call)
+
+
 readers = (Miopen(), _find_db)
-importers = (FindDbTimes(),)
+importers = (FindDbTimes(), DriverTimes())

@@ -13,9 +13,16 @@ from collections.abc import Iterator
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.registry import FormatFacts
 from kernelmark.core.timing import Cache, Timer, Timing
-from kernelmark.workloads.fields import BadLine, Fields, parse_number, parse_whole, unexpected
-from kernelmark.workloads.importers import Importer, ResultFile, ResultRow
-from kernelmark.workloads.launches import SECONDS, Launch, Launches, mean_row
+from kernelmark.workloads.importers import (
+    SECONDS,
+    Importer,
+    Launch,
+    Launches,
+    ResultFile,
+    ResultRow,
+    mean_row,
+)
+from kernelmark.workloads.source import BadLine, Fields, parse_number, parse_whole, unexpected
 
 _TIME = "gpu__time_duration.sum"
 _DURATION = "Duration"  # the same metric in the section of the details page

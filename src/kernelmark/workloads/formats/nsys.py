@@ -17,18 +17,21 @@ from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.registry import FormatFacts
-from kernelmark.workloads.fields import BadLine, Fields, parse_number, parse_whole, unexpected
-from kernelmark.workloads.importers import EACH_TABLE, Importer, ResultFile, ResultRow
-from kernelmark.workloads.launches import (
+from kernelmark.workloads.importers import (
+    EACH_TABLE,
     SECONDS,
     SQLITE,
+    Importer,
     Launch,
     Launches,
+    ResultFile,
+    ResultRow,
     columns_of,
     database,
     elapsed_s,
     mean_row,
 )
+from kernelmark.workloads.source import BadLine, Fields, parse_number, parse_whole, unexpected
 
 _KERNELS, _GRAPHS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 _UNITS = {**SECONDS, "µs": 1e-6, "μs": 1e-6, "nsec": 1e-9, "usec": 1e-6, "msec": 1e-3, "sec": 1.0}

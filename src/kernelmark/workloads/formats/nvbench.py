@@ -15,8 +15,8 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.registry import FormatFacts
 from kernelmark.core.result import Status
 from kernelmark.core.timing import Cache, Timer, Timing
-from kernelmark.workloads.fields import BadLine, Fields
 from kernelmark.workloads.importers import Importer, ResultFile, ResultRow, problem_of
+from kernelmark.workloads.source import BadLine, Fields
 
 # Any of these is enough: they depend on the version, and people shorten files.
 _MARKS = (b'"nvbench"', b'"sm_version"', b'"nv/cold/')

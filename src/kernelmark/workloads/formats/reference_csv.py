@@ -14,8 +14,8 @@ from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.registry import FormatFacts
 from kernelmark.core.result import Status
 from kernelmark.core.timing import Cache, Timing
-from kernelmark.workloads.fields import BadLine, Fields, unexpected
 from kernelmark.workloads.importers import Importer, ResultFile, ResultRow, name_words
+from kernelmark.workloads.source import BadLine, Fields, unexpected
 
 _TIME = "mean_microseconds"
 _WORDS = {"gemm", "attention", "conv", "results"}

@@ -22,8 +22,8 @@ from kernelmark.workloads.calls import (
     Part,
     RowReader,
 )
-from kernelmark.workloads.fields import BadLine
 from kernelmark.workloads.formats.hipblaslt import MEASURED_COLUMNS
+from kernelmark.workloads.source import BadLine
 from kernelmark.workloads.workload import Call
 
 _COMMAND = b"rocblas-bench "
@@ -44,7 +44,7 @@ _PLAIN = (
 )
 
 
-class Rocblas(LogReader):
+class RocblasLog(LogReader):
     name = "rocblas"
     summary = "rocBLAS logs: bench commands, profiles, traces, rocblas-gemm-tune tables"
     facts = FormatFacts(
@@ -134,8 +134,8 @@ def _typed(fields: dict[str, str]) -> dict[str, str]:
     types = {}
     if precision:
         types = {f"{name}_type": precision for name in "abcd"} | {"compute_type": precision}
-    others = {name: value for name, value in fields.items() if name != "rocblas_function"}
-    return _rounded(types | others | {"function": function or "gemm"})
+    arguments = {name: value for name, value in fields.items() if name != "rocblas_function"}
+    return _rounded(types | arguments | {"function": function or "gemm"})
 
 
 def _rounded(fields: dict[str, str]) -> dict[str, str]:
@@ -149,4 +149,4 @@ def _rounded(fields: dict[str, str]) -> dict[str, str]:
     return fields
 
 
-readers = (Rocblas(),)
+readers = (RocblasLog(),)

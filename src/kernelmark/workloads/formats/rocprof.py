@@ -15,19 +15,21 @@ from pathlib import Path
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.registry import FormatFacts
-from kernelmark.workloads.fields import BadLine, Fields, unexpected
-from kernelmark.workloads.importers import Importer, ResultFile, ResultRow
-from kernelmark.workloads.launches import (
+from kernelmark.workloads.importers import (
     SECONDS,
     SQLITE,
+    Importer,
     Launch,
     Launches,
+    ResultFile,
+    ResultRow,
     columns_of,
     database,
     elapsed_s,
     instant_ns,
     mean_row,
 )
+from kernelmark.workloads.source import BadLine, Fields, unexpected
 
 _NS = SECONDS["ns"]
 _JSON = "rocprofiler-sdk-tool"

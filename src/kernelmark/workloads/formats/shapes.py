@@ -1,6 +1,7 @@
-"""shapes: lists of sizes, M,N,K or B,M,N,K per line; D is M×N and row-major.
+"""shapes: lists of sizes, M,N,K per line; D is M×N and row-major.
 
     512 512 512        separated by commas, semicolons, spaces or x
+    8 512 512 512      four numbers need their order: some tools write batch,M,N,K, some M,N,batch,K
     m,n,k,count        with a header, in any order, also batch, dtype, count, ta and tb
 
 A table with a header may also be of attention or convolutions, and columns may have any of the
@@ -32,7 +33,7 @@ from kernelmark.workloads.calls import (
     Table,
     header,
 )
-from kernelmark.workloads.fields import BadLine, Fields
+from kernelmark.workloads.source import BadLine, Fields
 from kernelmark.workloads.workload import BLAS_FIELDS, Call
 
 _ROW = re.compile(rb"\s*\d{1,18}(?:(?:\s*[,;xX]\s*|\s+)\d{1,18}){2,3}\s*[,;]?\s*\Z")
@@ -159,7 +160,7 @@ _BY_COLUMNS = (
     "transA and transB were read as in BLAS, of matrices stored by columns; if they are stored by "
     "rows, name the columns ta and tb"
 )
-_FOUR = "four numbers were read as batch,M,N,K; if they are in another order, write a header"
+_FOUR = "four numbers may be batch,M,N,K or M,N,batch,K: name them by a header or --key batch,m,n,k"
 
 
 class Shapes(LogReader):
@@ -167,8 +168,8 @@ class Shapes(LogReader):
     summary = "lists of sizes: M,N,K per line, or a table of GEMMs, attention or convolutions"
     facts = FormatFacts(
         versions="any",
-        exactness="sizes are exact; a missing dtype is read as bf16, with a note; of four numbers "
-        "without a header, the first must be the batch",
+        exactness="sizes are exact; a missing dtype is read as bf16, with a note; four numbers "
+        "without a header are rejected without --key, which names them",
         checked="samples of our own in tests",
     )
     alone = True
@@ -205,9 +206,11 @@ class _List(RowReader):
         if not options.dtype:
             self._notes[ASSUMED_DTYPE] = None
         sizes = [int(word) for word in _SPLIT.split(part.decode().strip(" \t,;\r")) if word]
-        names = _GEMM_SIZES if len(sizes) == 3 else ("batch", *_GEMM_SIZES)
+        names: Sequence[str] = _GEMM_SIZES
         if len(sizes) == 4:
-            self._notes[_FOUR] = None
+            names = options.key.lower().split(",")
+            if sorted(names) != ["batch", *sorted(_GEMM_SIZES)]:
+                raise BadLine(_FOUR)
         named = dict(zip(names, sizes, strict=True))
         problem = _row_major(named, dtype=options.list_dtype)
         yield Call(problem=problem, blas=blas.fields_of(problem))
@@ -232,11 +235,11 @@ class _Header:
     def has(self, *names: str) -> bool:
         return set(names) <= set(self.names)
 
-    def fields(self, known: Names) -> list[str]:
+    def fields(self, field_of: Names) -> list[str]:
         """Return the field of each column, or "". A column that occurs twice has its field twice,
         which the table refuses."""
         fields = [""] * len(self.names)
-        for field, names in known.items():
+        for field, names in field_of.items():
             name = next((name for name in names if name in self.names), None)
             for at, column in enumerate(self.names):
                 if column == name and not fields[at]:
@@ -247,8 +250,8 @@ class _Header:
 class _Shapes(Table):
     """A reader of rows under a header with some known columns. Others are named in a note."""
 
-    def __init__(self, top: _Header, known: Names) -> None:
-        fields = top.fields(known)
+    def __init__(self, top: _Header, names: Names) -> None:
+        fields = top.fields(names)
         super().__init__(fields, {name for name in fields if name}, top.separator)
         pairs = zip(top.written, fields, strict=True)
         self._unread = [name for name, field in pairs if name and not field]
@@ -319,17 +322,17 @@ def _refuse_backward(cells: Fields) -> None:
 def _gemm_table(top: _Header) -> _Gemms | None:
     """Return the reader of the rows under this header, if they are GEMMs; else None."""
     # With a column a, the column b belongs to operand B; without, it is the batch.
-    known = dict(_GEMM)
-    known["b"] = (*known["b"], "b") if top.has("a") else known["b"]
-    known["batch"] = _BATCH if top.has("a") else (*_BATCH, "b")
+    field_of = dict(_GEMM)
+    field_of["b"] = (*field_of["b"], "b") if top.has("a") else field_of["b"]
+    field_of["batch"] = _BATCH if top.has("a") else (*_BATCH, "b")
     if top.has("a") or any(name in top.names for names in _LETTERS.values() for name in names):
-        known |= dict(_LETTERS) | {name: (name.lower(),) for name in _OF_BLAS}
-    return _Gemms(top, known) if set(_GEMM_SIZES) <= set(top.fields(known)) else None
+        field_of |= dict(_LETTERS) | {name: (name.lower(),) for name in _OF_BLAS}
+    return _Gemms(top, field_of) if set(_GEMM_SIZES) <= set(top.fields(field_of)) else None
 
 
 class _Gemms(_Shapes):
-    def __init__(self, top: _Header, known: Names) -> None:
-        super().__init__(top, known)
+    def __init__(self, top: _Header, names: Names) -> None:
+        super().__init__(top, names)
         # Libraries that write these two columns write column-major sizes.
         self._of_library = top.has("a_type", "compute_type")
         self._by_columns = False
@@ -371,8 +374,8 @@ def _letters(cells: Fields) -> dict[str, str]:
             raise BadLine(f"layout={text[:12]} is not one of NN, NT, TN, TT")
         return {"transA": text[0].upper(), "transB": text[1].upper()}
     if "transA" in cells or "transB" in cells:
-        words = {name: cells.text(name) for name in ("transA", "transB")}
-        return {name: _LETTER.get(word.lower(), word) for name, word in words.items()}
+        letters = {name: cells.text(name) for name in ("transA", "transB")}
+        return {name: _LETTER.get(word.lower(), word) for name, word in letters.items()}
     if _is_letter(cells.text("a")) and _is_letter(cells.text("b")):
         return {"transA": cells["a"].upper(), "transB": cells["b"].upper()}
     return {}
@@ -444,12 +447,12 @@ class _Attention(_Shapes):
         sizes = {name: cells.whole(name) for name in ("heads_q", "seq_q", "dim_qk")}
         sizes |= {"seq_kv": sizes["seq_q"]}
         sizes |= _sizes(cells, "batch", "heads_kv", "seq_kv", "dim_v")
-        words = _dtypes(cells, options, "kv", "o")
+        dtypes = _dtypes(cells, options, "kv", "o")
         layout = cells.text("layout").lower()
         if not _is_open(layout):
-            words["layout"] = layout
+            dtypes["layout"] = layout
         problem = ops.registry.get("attention").problem(
-            **sizes, **words, dtype=_dtype(cells, "dtype", options), causal=cells.flag("causal")
+            **sizes, **dtypes, dtype=_dtype(cells, "dtype", options), causal=cells.flag("causal")
         )
         yield Call(problem=problem, count=count)
 
@@ -457,8 +460,8 @@ class _Attention(_Shapes):
 class _Convolutions(_Shapes):
     """A reader of convolutions. `padded`: inputs have the padded size out · stride + filter - 1."""
 
-    def __init__(self, top: _Header, known: Names, *, padded: bool = False) -> None:
-        super().__init__(top, known)
+    def __init__(self, top: _Header, names: Names, *, padded: bool = False) -> None:
+        super().__init__(top, names)
         self._padded = padded
 
     def row(self, cells: Fields, options: LogOptions) -> Iterator[Call]:
@@ -466,17 +469,17 @@ class _Convolutions(_Shapes):
         _refuse_backward(cells)
         sizes = {name: cells.whole(name) for name in ("n", "c", "k", "r", "s")}
         for short, default in (("stride", 1), ("pad", 0), ("dilation", 1)):
-            both = cells.whole(short, default)
-            sizes |= {f"{short}_h": both, f"{short}_w": both}
+            pair = cells.whole(short, default)
+            sizes |= {f"{short}_h": pair, f"{short}_w": pair}
             sizes |= _sizes(cells, f"{short}_h", f"{short}_w")
         sizes |= _sizes(cells, "groups")
         for side, taps in (("h", "r"), ("w", "s")):
             sizes[side] = self._input(cells, sizes, side, taps)
         named = _IMAGES.search(cells.text("name").lower())
-        words, lost = _layout(cells.text("layout") or (named[0] if named else ""))
-        words |= _dtypes(cells, options, "y", "acc")
+        layouts, lost = _layout(cells.text("layout") or (named[0] if named else ""))
+        layouts |= _dtypes(cells, options, "y", "acc")
         problem = ops.registry.get("conv").problem(
-            **sizes, **words, dtype=_dtype(cells, "dtype", options)
+            **sizes, **layouts, dtype=_dtype(cells, "dtype", options)
         )
         computed = output_size(problem)
         written = cells.whole("h_out", computed[0]), cells.whole("w_out", computed[1])

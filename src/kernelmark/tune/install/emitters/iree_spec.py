@@ -23,7 +23,7 @@ from kernelmark import ops
 from kernelmark.backends.iree import choices, lowering
 from kernelmark.backends.iree.compiler import compiler_present, spec_flags
 from kernelmark.backends.iree.spec import EMPTY, Lowering, Spec, parse_spec
-from kernelmark.backends.iree.spec import Entry as SpecEntry
+from kernelmark.backends.iree.spec import RootEntry as SpecEntry
 from kernelmark.backends.iree.targets import Target, target
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError, Unsupported, UsageError
@@ -45,7 +45,7 @@ from kernelmark.tune.install.emitters.base import (
     required_text,
     text_at,
 )
-from kernelmark.tune.records.results import Outcome
+from kernelmark.tune.results import Outcome
 
 
 class IreeSpec(Emitter):

@@ -1,11 +1,11 @@
 """python and cublaslt: kernelmark's own formats, for programs that look winners up themselves.
 
-A Python file has a dict of configs and a function that looks one up. It imports nothing, not even
-kernelmark:
+A Python file has a dict of configs and functions that look one up. It imports only torch, and that
+only to ask for the GPU:
 
-    from tuned import lookup
-    found = lookup("gemm", ("bf16", "bf16", "bf16", "f32"), "nt", 16, 4096, 4096, arch="sm_90")
-    config = triton.Config(**found) if found else my_default
+    from tuned import HITS, choose
+    config = choose("gemm", ("bf16", "bf16", "bf16", "f32"), "nt", 16, 4096, 4096, default=mine)
+    kernel[grid](…, **config["kwargs"], num_warps=config["num_warps"])
 
 A JSON file has algorithms of cuBLASLt. `algo` has the attributes for
 cublasLtMatmulAlgoConfigSetAttribute, with the names of kernelmark's cublaslt backend. They are
@@ -39,7 +39,7 @@ from kernelmark.tune.install.emitters.base import (
     NewEntry,
     Options,
 )
-from kernelmark.tune.records.results import Choice, Outcome
+from kernelmark.tune.results import Choice, Outcome
 
 # Arguments of triton.Config other than the kernel's constants.
 _LAUNCH = ("num_warps", "num_stages", "num_ctas", "maxnreg")
@@ -61,11 +61,50 @@ kernelmark's Triton kernels, and as the kernel has them for any other.
 
 '''
 _TAIL = '''
+# How often `choose` returned the config of the problem itself, of the nearest m, and the default.
+HITS = {"exact": 0, "nearest": 0, "default": 0}
+_M = {"batched_gemm": 1, "batched_gemm_quant": 1, "gemm": 0, "gemm_epilogue": 0, "moe": 0}
+_CHOSEN = {}
+
 
 def lookup(op, dtypes, layout, *dims, arch):
     """The tuned config of exactly this problem, or None."""
     found = CONFIGS.get((arch, op, tuple(dtypes), layout, dims))
     return found and {**found, "kwargs": dict(found["kwargs"])}
+
+
+def choose(op, dtypes, layout, *dims, default=None, arch=None, reach=2):
+    """The tuned config of this problem; else that of the nearest m, up to `reach` times more or
+    less, if all else is equal; else `default`. HITS counts which."""
+    key = (arch or this_gpu()).partition(":")[0], op, tuple(dtypes), layout, dims, reach
+    if key not in _CHOSEN:
+        _CHOSEN[key] = _nearest(*key)
+    how, found = _CHOSEN[key]
+    HITS[how] += 1
+    return default if found is None else {**found, "kwargs": dict(found["kwargs"])}
+
+
+def _nearest(arch, op, dtypes, layout, dims, reach):
+    at, best = _M.get(op), (reach, float("inf"), None)
+    for (gpu, *rest, sizes), config in CONFIGS.items():
+        if [gpu.partition(":")[0], *rest] != [arch, op, dtypes, layout]:
+            continue
+        if sizes == dims:
+            return "exact", config
+        if at is None or len(sizes) != len(dims):
+            continue
+        if sizes[:at] + sizes[at + 1 :] == dims[:at] + dims[at + 1 :]:
+            small, large = sorted((sizes[at], dims[at]))
+            best = min(best, (large / small, sizes[at], config), key=lambda entry: entry[:2])
+    return ("default", None) if best[2] is None else ("nearest", best[2])
+
+
+def this_gpu():
+    """The architecture of torch's current GPU, as kernelmark names it."""
+    import torch
+
+    gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return gpu.gcnArchName if torch.version.hip else f"sm_{gpu.major}{gpu.minor}"
 '''
 
 
@@ -80,7 +119,7 @@ class PythonFile:
 
 class PythonDict(FileEmitter[PythonFile]):
     name = "python"
-    summary = "a Python file with a dict of configs and a lookup, which imports nothing"
+    summary = "a Python file with a dict of configs, and a dispatcher with nearest m and default"
     facts = FormatFacts(versions="kernelmark's own", exactness="exact", checked="executed in tests")
     backends = ("triton", "fake")
 
@@ -217,7 +256,7 @@ _KEY = ("problem", "arch")
 Json = dict[str, Any]
 
 
-class Cublaslt(FileEmitter[Json]):
+class CublasltEmitter(FileEmitter[Json]):
     name = "cublaslt"
     summary = "cuBLASLt algorithms in a versioned JSON file, by problem and architecture"
     facts = FormatFacts(
@@ -313,4 +352,4 @@ def _row_error(row: object) -> str:
     return "" if whole else "has no algo of whole numbers"
 
 
-emitters = {each.name: each for each in (PythonDict(), Cublaslt())}
+emitters = {each.name: each for each in (PythonDict(), CublasltEmitter())}

@@ -1,0 +1,1 @@
+"""Commands that compare: compare, ab, gate, bisect, history, nightly."""

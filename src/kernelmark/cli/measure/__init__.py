@@ -1,0 +1,1 @@
+"""Commands that measure: run, and iree for whole modules."""

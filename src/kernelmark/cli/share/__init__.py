@@ -1,0 +1,1 @@
+"""Commands that show results to others: plot, report, serve, push, site."""

@@ -1,0 +1,1 @@
+"""Commands on stored runs: list, show, export, import, delete."""

@@ -1,0 +1,1 @@
+"""Commands that tune a workload."""

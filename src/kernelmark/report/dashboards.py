@@ -1,0 +1,101 @@
+"""Runs in the JSON of other dashboards: one time for each result that has one, with its interval.
+
+bencher                  Bencher Metric Format: latency in nanoseconds by the name of a benchmark
+github-action-benchmark  its list for the tool customSmallerIsBetter
+pytorch-hud              records of PyTorch's benchmark database (v3): benchmark, model and metric.
+                         The upload adds the runner and the commit; maps have strings only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from kernelmark.core.result import Measurement, Result, Status
+from kernelmark.report.names import backend_text, short
+
+_NS = 1e9
+
+
+def timed(results: Sequence[Result]) -> list[tuple[str, Result, Measurement]]:
+    """Return the results that are ok, by unique names: problem and backend, and device and timing
+    if several results are of both."""
+    ok = [r for r in results if r.status is Status.OK]
+    names = Counter(map(_name, ok))
+    return [
+        (
+            _name(r)
+            if names[_name(r)] == 1
+            else f"{_name(r)} · {r.device} · {r.case.timing.identity}",
+            r,
+            r.measurement,
+        )
+        for r in ok
+        if r.measurement is not None
+    ]
+
+
+def _name(result: Result) -> str:
+    return f"{short(result.case.problem)} · {backend_text(result.case)}"
+
+
+def bencher(results: Sequence[Result]) -> dict[str, Any]:
+    return {
+        name: {
+            "latency": {"value": measured.median_s * _NS}
+            | ({"lower_value": low, "upper_value": high} if math.isfinite(high) else {})
+        }
+        for name, _, measured in timed(results)
+        for low, high in [(measured.low_s * _NS, measured.high_s * _NS)]
+    }
+
+
+def github_action_benchmark(results: Sequence[Result]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": name,
+            "unit": "ns",
+            "value": measured.median_s * _NS,
+            "range": f"{low:.6g} to {high:.6g}" if math.isfinite(high) else "unknown",
+            "extra": f"device: {result.device}\narch: {result.arch}",
+        }
+        for name, result, measured in timed(results)
+        for low, high in [(measured.low_s * _NS, measured.high_s * _NS)]
+    ]
+
+
+def pytorch_hud(results: Sequence[Result]) -> list[dict[str, Any]]:
+    return [
+        {
+            "benchmark": {
+                "name": "kernelmark",
+                "dtype": next(iter(result.case.problem.dtypes.values()), ""),
+                "extra_info": {
+                    "timing": result.case.timing.identity,
+                    "device": result.device,
+                    "arch": result.arch,
+                },
+            },
+            "model": {
+                "name": short(result.case.problem),
+                "type": result.case.problem.op,
+                "backend": backend_text(result.case),
+            },
+            "metric": {
+                "name": "latency_s",
+                "benchmark_values": [
+                    sample_s for block in measured.blocks for sample_s in block.samples_s
+                ],
+            },
+        }
+        for _, result, measured in timed(results)
+    ]
+
+
+FORMATS: Mapping[str, Callable[[Sequence[Result]], Any]] = {
+    "bencher": bencher,
+    "github-action-benchmark": github_action_benchmark,
+    "pytorch-hud": pytorch_hud,
+}

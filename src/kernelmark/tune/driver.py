@@ -1,0 +1,645 @@
+"""Driver: many sessions over the devices and cores of this machine; a session is the search for one
+plan, from the default config to an outcome.
+
+A session yields requests and reads the results from its journal; the driver measures them. Its next
+request depends on earlier results only. A session that is restarted with the same journal therefore
+repeats the same requests, without measuring, up to where it was interrupted.
+
+Each device times one case at a time. Cores compile what the sessions request next: while one
+session's batch is compiled, another's is timed. Sessions open in a window over the list of plans,
+longest first, so that the winners a session starts from depend on the list, and not on which
+session ended first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import KernelmarkError, UsageError
+from kernelmark.core.immutable import FrozenDict
+from kernelmark.core.metric import Roof
+from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
+from kernelmark.core.result import Case, Config, ConfigValue, Status, config_key
+from kernelmark.host.cache import digest
+from kernelmark.runners import kernel_files
+from kernelmark.runners.capture import kernelmark_version
+from kernelmark.runners.events import Note
+from kernelmark.runners.forecast import work
+from kernelmark.runners.impossible import flag_impossible
+from kernelmark.runners.jobs import CompileCase, MeasureCase, compiles
+from kernelmark.runners.local import LocalRunner
+from kernelmark.runners.locks import describe_others
+from kernelmark.runners.pool import FINAL, CompileAhead, Phase, Returned, Slot, kernel_key
+from kernelmark.runners.pool import Finished as JobFinished
+from kernelmark.runners.pool import Outcome as JobOutcome
+from kernelmark.tune import strategies
+from kernelmark.tune.evaluate import (
+    Evaluator,
+    Request,
+    TrialRound,
+    Work,
+    compiled_trial,
+    static_reason,
+    trial_of,
+)
+from kernelmark.tune.finals import finals, nothing_found
+from kernelmark.tune.journal import (
+    COMPILE,
+    Finished,
+    Header,
+    Journal,
+    Trial,
+    candidates,
+    load_journal,
+    minutes_spent,
+    now,
+    out_of_minutes,
+    weighed,
+)
+from kernelmark.tune.plans import TunePlan, decision_digest, plan_digest, search_digest, space_of
+from kernelmark.tune.progress import Began, Ended, Evaluated, Event, Expected, Retired, Tally
+from kernelmark.tune.results import Outcome
+from kernelmark.tune.strategies.base import Points
+
+_MOST_STARTS = 3  # winners of similar problems
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Winner:
+    """The best config that a search found for a problem, whether it was kept or not."""
+
+    problem: Problem
+    backend: str
+    arch: str
+    config: Config
+
+
+def starts_from(
+    plan: TunePlan, arch: str, winners: Iterable[Winner], points: Points
+) -> list[Config]:
+    """Return winners of problems that differ from the plan's in sizes only, mapped to points of
+    its space, nearest problem first."""
+    near = [
+        (distance(plan.problem, winner.problem), config_key(winner.config), winner)
+        for winner in winners
+        if winner.backend == plan.backend and winner.arch == arch
+    ]
+    near = sorted((n for n in near if math.isfinite(n[0])), key=lambda n: n[:2])
+    configs: dict[str, Config] = {}
+    for _, _, winner in near:
+        config = mapped(winner.config, points)
+        if config is not None:
+            configs.setdefault(config_key(config), config)
+        if len(configs) == _MOST_STARTS:
+            break
+    return list(configs.values())
+
+
+def distance(problem: Problem, other: Problem) -> float:
+    """Return the distance between sizes in doublings, infinite if anything else differs."""
+    if (problem.op, problem.dtypes, problem.options) != (other.op, other.dtypes, other.options):
+        return math.inf
+    if problem.dims.keys() != other.dims.keys():
+        return math.inf
+    return math.sqrt(sum(_doublings(problem.dims[n], other.dims[n]) ** 2 for n in problem.dims))
+
+
+def mapped(config: Config, points: Points) -> Config | None:
+    """Return `config` with each value replaced by the nearest of the space, None if the result is
+    not a point."""
+    if set(config) != set(points.names):
+        return None
+    near = {
+        name: _nearest(config[name], values)
+        for name, values in zip(points.names, points.values, strict=True)
+    }
+    nearest = FrozenDict(near)
+    return None if points.index(nearest) is None else nearest
+
+
+def _nearest(value: ConfigValue, values: tuple[ConfigValue, ...]) -> ConfigValue:
+    if value in values or isinstance(value, str | bool):
+        return value
+    numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+    return min(numbers, key=lambda v: _doublings(v, value), default=value)
+
+
+def _doublings(value: float, other: float) -> float:
+    if value <= 0 or other <= 0:
+        return abs(value - other)
+    return abs(math.log2(value / other))
+
+
+# A search ends after this many failed candidates without a success.
+MAX_FAILURES = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """The candidates per batch, and the number of batches in progress: with two, one is compiled
+    while the other is timed."""
+
+    batch: int = 4
+    ahead: int = 1
+
+
+class Session:
+    """The search of one plan on one device. Setting `stop` ends it after the current batch."""
+
+    def __init__(
+        self,
+        plan: TunePlan,
+        info: DeviceInfo,
+        journal: Journal,
+        *,
+        pipeline: Pipeline | None = None,
+        winners: Iterable[Winner] = (),
+    ) -> None:
+        self.plan = plan
+        self.info = info
+        self.journal = journal
+        self.stop = False
+        self.best: Trial | None = None
+        self.best_s: float | None = None  # includes results not yet reported to the search
+        self._failures = 0
+        # Without finals: a search that is continued after a final would have fewer minutes left.
+        self._costs: dict[tuple[str, str, str, str], float] = {}
+        if plan.arch and plan.arch != info.arch:
+            raise UsageError(
+                f"{plan.name} was planned for {plan.arch}, and {info.name} is {info.arch}",
+                hint="run it on such a device, or plan for this one in another folder",
+            )
+        self._space = space = space_of(plan, info)
+        pipeline = pipeline or Pipeline()
+        starts = [*([space.default] if space.default else []), *space.seeds]
+        if journal.header is None:
+            starts += starts_from(plan, info.arch, winners, self._points)
+        self.header = journal.begin(
+            Header(
+                plan=search_digest(plan),
+                space=digest(*(f"{n}={v!r}" for n, v in space.parameters.items()))[:16],
+                problem=plan.problem.key,
+                backend=plan.backend,
+                version=library_version(plan.backend),
+                kernelmark_version=kernelmark_version(),
+                arch=info.arch,
+                model=info.model,
+                device=info.name,
+                batch=pipeline.batch,
+                ahead=pipeline.ahead,
+                starts=tuple(starts),
+                at=now(),
+            )
+        )
+        self._evaluator = Evaluator(plan, info, journal)
+        for trial in journal.trials:
+            self._notice(trial)
+
+    @cached_property
+    def _points(self) -> Points:
+        """The points of the space, listed when needed: this can take a second, and a plan that is
+        done does not need them."""
+        return Points.of(self._space)
+
+    @property
+    def limit(self) -> int:
+        """The number of candidates that the search may evaluate."""
+        return min(self.plan.budget.evaluations, len(self._points))
+
+    @property
+    def done(self) -> Outcome | None:
+        """The outcome, if the journal has one and the plan has not changed since."""
+        last = self.journal.finished
+        if last is None or last.plan != plan_digest(self.plan):
+            return None
+        return weighed(last.outcome, self.plan)
+
+    @property
+    def steps(self) -> list[str]:
+        """The names of the fidelities of candidates, in order."""
+        return [step.name for step in self._evaluator.steps]
+
+    def is_new(self, trial: Trial) -> bool:
+        """Return whether this is the first trial of a candidate."""
+        own = not trial.backend and not trial.problem
+        return own and trial.step in (COMPILE, self.steps[0])
+
+    def record(self, trial: Trial) -> None:
+        """Write the trial of a request to the journal."""
+        self.journal.record(trial)
+        self._notice(trial)
+
+    def _notice(self, trial: Trial) -> None:
+        if trial.of_search:
+            self._costs[trial.key] = trial.cost_s
+        if trial.ok and not trial.problem and not trial.backend and trial.step in self.steps:
+            self.best_s = min(self.best_s or math.inf, trial.seconds or math.inf)
+
+    def work(self) -> Work[Outcome | None]:
+        """Run the search and the final; return None if stopped without a successful candidate."""
+        yield from self._search()
+        # Includes candidates of an earlier search with a larger budget.
+        reached = self.journal.reached(self.steps)
+        # Read from the file: `retry_failed` drops trials that a lowered budget may not repeat.
+        evaluated = candidates(load_journal(self.journal.path)[1])
+        if any(trial.ok for trial in reached):
+            outcome = yield from finals(self.plan, self.info, self.journal, reached, evaluated)
+        elif self.stop:
+            return None
+        else:
+            outcome = nothing_found(self.plan, self.info, self.journal, evaluated)
+        # A stopped or disturbed session is continued by the next run.
+        plan_id = "" if self.stop or outcome.disturbed else plan_digest(self.plan)
+        decision = decision_digest(self.plan)
+        self.journal.finish(Finished(plan=plan_id, decision=decision, outcome=outcome))
+        return outcome
+
+    def _search(self) -> Work[None]:
+        numbers = (self._points.index(config) for config in self.header.starts)
+        search = strategies.registry.get(self.plan.strategy).begin(
+            self._points,
+            budget=self.limit,
+            seed=self.plan.seed,
+            starts=[number for number in numbers if number is not None],
+        )
+        batches: deque[list[int]] = deque()
+        proposed = 0
+        while not self._over:
+            while len(batches) < self.header.ahead and proposed < self.limit:
+                batch = search.ask(min(self.header.batch, self.limit - proposed))
+                if not batch:
+                    break
+                proposed += len(batch)
+                batches.append(batch)
+            if not batches:
+                return
+            batch = batches.popleft()
+            ahead = [self._points.config(point) for later in batches for point in later]
+            trials = yield from self._evaluator.batch(self._configs(batch), ahead)
+            for point, trial in zip(batch, trials, strict=True):
+                search.tell(point, trial.seconds if trial.ok else None)
+                self._learn(trial)
+
+    def _configs(self, batch: list[int]) -> list[Config]:
+        return [self._points.config(point) for point in batch]
+
+    def _learn(self, trial: Trial) -> None:
+        if not trial.ok or trial.seconds is None:
+            self._failures += 1
+        elif self.best is None or trial.seconds < (self.best.seconds or 0.0):
+            self.best = trial
+
+    @property
+    def _over(self) -> bool:
+        if self.best is None and self._failures >= MAX_FAILURES:
+            return True
+        return self.stop or minutes_spent(self.plan, self.cost_s)
+
+    @property
+    def cost_s(self) -> float:
+        """Seconds that the search has used for compiling and timing."""
+        return sum(self._costs.values())
+
+
+def library_version(backend: str) -> str:
+    """Return the version of a backend's library, "" if it is not available."""
+    library = kernel_files.find(backend)
+    return "" if library.available() is not None else library.version()
+
+
+# Sessions that are open on a device at once: enough that one of them has something to time.
+OPEN = 6
+_LARGEST_BATCH = 16
+
+OnEvent = Callable[[Event], None]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Live:
+    """An open session, and the requests of its round that are not done yet."""
+
+    session: Session
+    work: Work[Outcome | None]
+    slot: Slot
+    round: TrialRound = field(default_factory=lambda: TrialRound(requests=()))
+    waiting: list[Request] = field(default_factory=list)
+    timed: Request | None = None
+
+    @property
+    def name(self) -> str:
+        return self.session.plan.name
+
+    @property
+    def engaged(self) -> bool:
+        """Whether a round has begun whose requests must be timed in succession."""
+        return self.round.together and 0 < len(self.waiting) < len(self.round.requests)
+
+
+class Driver:
+    """One tuning run. `outcomes` has the outcomes by plan, `retired` the plans that cannot be
+    tuned, with the reason; a plan in neither was not reached in time. Of the plans with an outcome,
+    `cut` lists those whose search ended with the time of the run, and `spent` those whose search
+    ended with the minutes of the plan, with the number of candidates that the plan requests."""
+
+    def __init__(
+        self,
+        plans: Sequence[TunePlan],
+        runner: LocalRunner,
+        trials: Path,
+        *,
+        minutes: float = 0.0,
+        retry_failed: bool = False,
+        on_event: OnEvent | None = None,
+        roofs: Sequence[Roof] = (),
+    ) -> None:
+        self.plans = sorted(plans, key=lambda plan: (-_cost(plan), plan.name))
+        self.outcomes: dict[str, Outcome] = {}
+        self.retired: dict[str, Reason] = {}
+        self.cut: list[str] = []
+        self.spent: dict[str, int] = {}
+        self._trials = trials
+        self._retry_failed = retry_failed
+        self._roofs = tuple(roofs)
+        self._emit: OnEvent = on_event or (lambda event: None)
+        jobs = runner.jobs if any(compiles(plan.backend) for plan in plans) else 0
+        self.pool = runner.pool(jobs)
+        self._ahead = CompileAhead(self.pool)
+        self._devices = self.pool.devices
+        self._window = min(len(plans), OPEN * len(self._devices))
+        self._pipeline = self._choose_pipeline(jobs, runner.infos[0].kind)
+        self._live: list[Live] = []
+        self._next = 0
+        self._timing: dict[Slot, Live] = {}
+        self._deadline = time.monotonic() + 60 * minutes if minutes else None
+        self._tally = Tally(self.plans, self._deadline, runner.infos[0])
+
+    def _choose_pipeline(self, jobs: int, kind: str) -> Pipeline:
+        """Return batches small enough to learn between them, and large enough to keep every core
+        busy."""
+        sessions = max(1, self._window // len(self._devices))
+        cores = max(1, jobs // len(self._devices))
+        if kind == "cpu":
+            return Pipeline(batch=max(2, min(cores, _LARGEST_BATCH)))
+        if sessions == 1:
+            return Pipeline(batch=max(2, min(cores, _LARGEST_BATCH)), ahead=2)
+        return Pipeline(batch=max(2, min(-(-3 * cores // (2 * sessions)), _LARGEST_BATCH)))
+
+    def run(self) -> None:
+        """Tune until every plan has its outcome or time is up. All workers end with it."""
+        try:
+            self._open_sessions()
+            self._emit(Expected(progress=self._tally.progress))
+            for slot in self._devices:
+                if processes := describe_others(slot.info):
+                    text = f"{slot.info.name} is in use by {processes}: times may be disturbed"
+                    self._emit(Note(text=text))
+            while self._live:
+                if self._out_of_time:
+                    for live in self._live:
+                        live.session.stop = True
+                self._assign()
+                if (outcome := self.pool.poll()) is not None:
+                    self._on_outcome(outcome)
+                self._open_sessions()
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        self.pool.close()
+        self._tally.learn()
+        for live in self._live:
+            live.session.journal.close()
+
+    # Sessions
+
+    def _open_sessions(self) -> None:
+        """Open as many sessions as the window allows. A session is opened after all sessions whose
+        winners it may start from have ended, so that the search is the same on a faster machine."""
+        while self._next < len(self.plans) and not self._out_of_time:
+            before = self.plans[: max(0, self._next - self._window + 1)]
+            if any(p.name not in self.outcomes and p.name not in self.retired for p in before):
+                return
+            self._next += 1
+            self._open(self.plans[self._next - 1], [p.name for p in before])
+            self._assign()  # listing a large space takes a while: keep the devices busy
+
+    @property
+    def _out_of_time(self) -> bool:
+        return self._deadline is not None and time.monotonic() > self._deadline
+
+    def _open(self, plan: TunePlan, before: Sequence[str]) -> None:
+        slot = self._freest()
+        ended = [self.outcomes[name] for name in before if name in self.outcomes]
+        winners = [_winner(outcome) for outcome in ended if outcome.tuned.config]
+        journal = None
+        try:
+            journal = Journal(self._trials / f"{plan.name}.jsonl", retry_failed=self._retry_failed)
+            session = Session(plan, slot.info, journal, pipeline=self._pipeline, winners=winners)
+        except KernelmarkError as error:
+            if journal is not None:
+                journal.close()
+            self._retire(plan.name, error)
+            return
+        live = Live(session=session, work=session.work(), slot=slot)
+        self._live.append(live)
+        if (done := session.done) is not None:
+            self._end(live, done, fresh=False)
+            return
+        evaluated = len(journal.reached(session.steps))
+        self._tally.began(plan.name, evaluated, session.limit)
+        self._emit(
+            Began(name=plan.name, device=slot.info.name, evaluated=evaluated, limit=session.limit)
+        )
+        self._advance(live)
+
+    def _freest(self) -> Slot:
+        left = [slot for slot in self._devices if not slot.lost]
+        return min(left, key=lambda slot: sum(live.slot is slot for live in self._live))
+
+    def _advance(self, live: Live) -> None:
+        """Continue a session to its next round, or to its outcome."""
+        try:
+            live.round = next(live.work)
+        except StopIteration as stop:
+            if stop.value is None:  # out of time before there was anything to compare
+                self._forget(live)
+            else:
+                self._end(live, stop.value, fresh=True)
+        except KernelmarkError as error:
+            self._forget(live)
+            self._retire(live.name, error)
+        else:
+            live.waiting = list(live.round.requests)
+
+    def _end(self, live: Live, outcome: Outcome, *, fresh: bool) -> None:
+        self._forget(live)
+        self.outcomes[live.name] = outcome
+        plan = live.session.plan
+        if fresh and live.session.stop:
+            self.cut.append(live.name)
+        elif out_of_minutes(plan, live.session.journal.trials):
+            self.spent[live.name] = plan.budget.evaluations
+        self._tally.ended(outcome)
+        self._emit(Ended(outcome=outcome, fresh=fresh, progress=self._tally.progress))
+
+    def _forget(self, live: Live) -> None:
+        live.session.journal.close()
+        self._live.remove(live)
+        self._ahead.forget(live.session.plan.problem.key)
+
+    def _retire(self, name: str, error: KernelmarkError) -> None:
+        reason = error.message
+        if error.hint:
+            reason = Reason(f"{reason}; {error.hint}")
+        self.retired[name] = reason
+        self._tally.retired(name)
+        self._emit(Retired(name=name, reason=reason))
+
+    # Assigning cases
+
+    def _assign(self) -> None:
+        while self._record_compiled():
+            pass
+        if not self._ahead.start(self._cases()):
+            return
+        for slot in self._devices:
+            if slot.idle:
+                self._time(slot)
+
+    def _cases(self) -> Iterator[Case]:
+        """Yield the cases to compile: first those that sessions wait for."""
+        for live in self._live:
+            yield from (request.case for request in live.waiting)
+        for live in self._live:
+            yield from live.round.ahead
+
+    def _record_compiled(self) -> bool:
+        """Record the trials that compiling alone decides. Return whether a session advanced."""
+        advanced = False
+        for live in list(self._live):
+            for request in list(live.waiting):
+                trial = self._decided_by_compiling(live, request)
+                if trial is not None:
+                    live.waiting.remove(request)
+                    self._record(live, trial)
+            if not live.waiting and live.timed is None:
+                self._advance(live)
+                advanced = True
+        return advanced
+
+    def _decided_by_compiling(self, live: Live, request: Request) -> Trial | None:
+        """Return the trial of a candidate that does not compile or exceeds a limit of the device;
+        None if it is not compiled yet or has to be timed."""
+        compiled = self._ahead.result(kernel_key(request.case))
+        if compiled is None:
+            return None
+        if compiled.status is Status.OK:
+            if request.step not in live.session.steps:
+                return None  # a reference is timed even if it spills
+            reason = static_reason(compiled.kernel.resources, live.slot.info)
+            if reason is None:
+                return None
+            compiled = dataclasses.replace(compiled, status=Status.SKIPPED, error=reason)
+        elif compiled.status not in FINAL:
+            return None
+        return compiled_trial(request, compiled, self._compile_cost_s(request), live.session.plan)
+
+    def _compile_cost_s(self, request: Request) -> float:
+        """Return the compile seconds of a case divided by the number of cores, at the first call
+        only: several requests may share a kernel."""
+        seconds = self._ahead.collect_cost_s(kernel_key(request.case))
+        return seconds / max(1, len(self.pool.compilers))
+
+    def _time(self, slot: Slot) -> None:
+        """Submit the next case of an idle device: of a round that has begun, else of the oldest
+        session."""
+        mine = [live for live in self._live if live.slot is slot]
+        for live in [live for live in mine if live.engaged] or mine:
+            ready = [
+                waiting for waiting in live.waiting if self._ahead.ready(kernel_key(waiting.case))
+            ]
+            if not ready or (live.round.together and len(ready) < len(live.waiting)):
+                continue
+            request = ready[0]
+            live.waiting.remove(request)
+            live.timed = request
+            self._timing[slot] = live
+            # Candidates are often wrong. One that wrote only into its own output leaves the worker
+            # intact, and starting a new one takes longer than timing.
+            job = MeasureCase(case=request.case, process=request.process, keep_wrong=True)
+            self.pool.submit(slot, job)
+            return
+
+    # Handling outcomes
+
+    def _on_outcome(self, outcome: JobOutcome) -> None:
+        if isinstance(outcome, Phase):
+            return
+        if isinstance(outcome.job, CompileCase):
+            self._ahead.on_outcome(outcome)
+        else:
+            live = self._timing.pop(outcome.slot)
+            request, live.timed = live.timed, None
+            assert request is not None
+            if isinstance(outcome, JobFinished):
+                self._on_timed(live, request, outcome)
+            else:
+                live.waiting.insert(0, request)
+        if isinstance(outcome, Returned) and outcome.loss is not None:
+            self._emit(outcome.loss)
+            self._move_sessions(outcome.slot)
+
+    def _on_timed(self, live: Live, request: Request, outcome: JobFinished) -> None:
+        result = flag_impossible(outcome.value, self._roofs, outcome.slot.info)
+        cost_s = self._compile_cost_s(request)
+        self._record(live, trial_of(request, result, live.session.plan, cost_s))
+        if not live.waiting:
+            self._advance(live)
+
+    def _record(self, live: Live, trial: Trial) -> None:
+        session = live.session
+        new, final = session.is_new(trial), trial.step.startswith("final")
+        self._tally.count_trial(live.name, candidate=new, final=final)
+        session.record(trial)
+        self._emit(
+            Evaluated(
+                name=live.name,
+                device=live.slot.info.name,
+                trial=trial,
+                best_s=session.best_s,
+                reference_s=session.plan.reference_s,
+                progress=self._tally.progress,
+            )
+        )
+
+    def _move_sessions(self, lost: Slot) -> None:
+        """Move the sessions of a lost device to the others."""
+        if all(slot.lost for slot in self._devices):
+            raise KernelmarkError(
+                f"no device is left: {lost.lost}", hint="'kmark doctor' checks the devices"
+            )
+        for live in self._live:
+            if live.slot is lost:
+                live.slot = self._freest()
+
+
+def _winner(outcome: Outcome) -> Winner:
+    tuned = outcome.tuned
+    return Winner(
+        problem=outcome.problem, backend=tuned.backend, arch=outcome.arch, config=tuned.config
+    )
+
+
+def _cost(plan: TunePlan) -> float:
+    """Return the expected cost of a plan relative to others."""
+    size = work(Case(problem=plan.problem, backend=plan.backend)) or 1.0
+    return size * plan.budget.evaluations

@@ -1,1 +1,0 @@
-"""Plans: which problems of a workload are tuned, and how."""

@@ -1,1 +1,0 @@
-"""Records: journals, outcomes and result files of a tuning folder, and the progress of plans."""

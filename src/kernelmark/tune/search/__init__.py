@@ -1,1 +1,0 @@
-"""Search: sessions that evaluate candidates on devices, and the final against the reference."""

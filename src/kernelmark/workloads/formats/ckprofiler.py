@@ -1,0 +1,77 @@
+"""ckprofiler: output of Composable Kernel's ckProfiler for GEMMs.
+
+    Perf:   8.0511 ms, 136.567 TFlops, 50.0122 GB/s, GemmXdlSplitKCShuffle_…, KBatch 2
+    Best Perf for datatype = f16 ALayout =  RowMajor … M = 8192 N = 8192 K = 8192 … : 2.17246 ms, …
+
+A line of a kernel precedes the line of the best one, which alone has the sizes. That names only the
+dtype of the output, so a problem is named by these facts, and is no problem of the op gemm.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from kernelmark.core.errors import UsageError
+from kernelmark.core.immutable import FrozenDict
+from kernelmark.core.registry import FormatFacts
+from kernelmark.core.timing import Cache, Timing
+from kernelmark.workloads.importers import (
+    CUT,
+    Importer,
+    ResultFile,
+    ResultRow,
+    legal_word,
+    problem_of,
+)
+from kernelmark.workloads.source import BadLine, parse_number
+
+_BEST = "Best Perf for datatype"
+_PERF = re.compile(r"\s*Perf:\s*(\S+) ms, \S+ TFlops, \S+ GB/s, (\S.*)")
+_FACT = re.compile(r"(\w+) = +([\w.-]+)")
+_NEEDED = ("M", "N", "K", "ALayout", "BLayout")
+_TIMING = Timing(cache=Cache.HOT)
+
+
+class CkProfiler(Importer):
+    name = "ckprofiler"
+    summary = "output of ckProfiler for GEMMs: every kernel"
+    facts = FormatFacts(
+        versions="Composable Kernel develop (2024 to 2026)",
+        exactness="every time; only the dtype of the output is printed, so problems are named by "
+        "what is printed; output of other operations is rejected",
+        checked="compared with profile_gemm_impl.hpp; the layout of a public log, with rows of "
+        "our own",
+    )
+    method = "mean of ckProfiler"
+
+    def recognizes(self, name: str, head: bytes) -> bool:
+        return _BEST.encode() in head
+
+    def rows(self, file: ResultFile) -> Iterator[ResultRow]:
+        timed: list[tuple[str, str, str]] = []  # position, milliseconds, kernel
+        for text in file.lines():
+            if match := _PERF.match(text):
+                timed.append((file.at, match[1], match[2].strip()))
+            elif text.startswith(_BEST):
+                head, colon, _ = text.rpartition(" : ")
+                facts = dict(_FACT.findall(head))
+                if not colon or not all(name in facts for name in _NEEDED):
+                    raise BadLine("is of no GEMM that can be read", hint=CUT)
+                facts.pop("KBatch", None)  # of the best kernel
+                problem = problem_of("ck_gemm", facts)
+                for file.at, time_ms, kernel in timed:
+                    yield ResultRow(
+                        problem=problem,
+                        backend="ck",
+                        samples_s=(parse_number(time_ms, "the time") * 1e-3,),
+                        timing=_TIMING,
+                        config=FrozenDict({"kernel": legal_word(kernel)}),
+                        kernel=kernel,
+                    )
+                timed = []
+        if timed:
+            raise UsageError(f"{timed[0][0]}: no line of the best kernel follows", hint=CUT)
+
+
+importers = (CkProfiler(),)

@@ -189,7 +189,7 @@ def holder(tmp_path: Path) -> Iterator[Holder]:
 def time_up_after() -> Callable[[int], AbstractContextManager[None]]:
     """A context in which the minutes of a tuning run are over after so many timings, however long
     they take."""
-    from kernelmark.tune.search.driver import Driver
+    from kernelmark.tune.driver import Driver
 
     @contextmanager
     def clocked(timings: int) -> Iterator[None]:
@@ -203,7 +203,7 @@ def time_up_after() -> Callable[[int], AbstractContextManager[None]]:
         clock = SimpleNamespace(monotonic=lambda: now[0], time=time.time)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Driver, "_record", count)
-            patch.setattr("kernelmark.tune.search.driver.time", clock)
+            patch.setattr("kernelmark.tune.driver.time", clock)
             yield
 
     return clocked
@@ -286,6 +286,7 @@ def rocm(rocm_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ctypes.
     """The model's libraries in this process and in those that it starts."""
     from kernelmark.backends import hipblaslt, rocblas
     from kernelmark.gpu import driver as drivers
+    from kernelmark.gpu import rocm as rocm_module
 
     library = ctypes.CDLL(str(rocm_folder / "model.so"))
     caches = (
@@ -295,8 +296,8 @@ def rocm(rocm_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ctypes.
     for one in caches:
         one.cache_clear()
     monkeypatch.setattr(drivers, "find_library", lambda table: library)
-    for backend in (hipblaslt, rocblas):
-        monkeypatch.setattr(backend, "first_of", lambda places: library)
+    monkeypatch.setattr(rocm_module, "load", lambda names: library)
+    monkeypatch.setattr(rocm_module, "_choice", lambda rocm_path: None)
     monkeypatch.setenv("ROCM_PATH", str(rocm_folder))
     monkeypatch.setenv("KERNELMARK_PACK", str(rocm_folder / "pack"))
     yield library

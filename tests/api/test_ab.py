@@ -15,24 +15,20 @@ from kernelmark.core.result import Case, Result, Run, RunState, Status
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.ops import parse
 from kernelmark.report.ab import AbReport
-from kernelmark.runners.ab import ROUND, Budget, Measured, Pair, Row, Rule
+from kernelmark.runners.ab import ROUND, Budget, Measured, Pair, Row, Rule, Side, parse_sides
 from kernelmark.runners.forecast import Forecast, Means
-from kernelmark.runners.sides import Side, parse_sides
 from kernelmark.runners.targets import find
 from kernelmark.stats.paired import paired_verdict
 from kernelmark.stores import open_store
+from kernelmark_dev.results import make_result
 
 CASE = Case(problem=ops.parse("gemm m=8 n=8 k=8 dtype=f32"), backend="fake")
 
 
 def row(status: str, factor: float = 1.0, *, failed: bool = False) -> Row:
     times = [1e-5 * (1 + 0.001 * (i % 3)) for i in range(10)]
-    result = Result(
-        case=CASE,
-        device="fake",
-        status=Status.CRASHED if failed else Status.UNSUPPORTED,
-        error="it fell",
-    )
+    status_of_both = Status.CRASHED if failed else Status.UNSUPPORTED
+    result = make_result(CASE, device="fake", status=status_of_both, error="it fell")
     return Row(
         pair=Pair(base=CASE, head=CASE),
         status=VerdictStatus(status),

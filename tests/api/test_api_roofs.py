@@ -9,14 +9,15 @@ from kernelmark.api import roofs as folder
 from kernelmark.api.plan import plan
 from kernelmark.api.selection import Selection
 from kernelmark.core.errors import KernelmarkError, StoreError
-from kernelmark.core.metric import Roof
 from kernelmark.core.micro import ROOFS_SUITE
 from kernelmark.core.timing import Timing
 from kernelmark.devices import registry
+from kernelmark.micro import session
 from kernelmark.runners.forecast import Means
 from kernelmark.stores import open_store
 from kernelmark.stores.roofs import recorded
 from kernelmark_dev.raising import raises_code
+from kernelmark_dev.results import make_roof
 
 GEMM = "gemm m=8 n=8 k=8 dtype=f32"
 
@@ -25,25 +26,15 @@ GEMM = "gemm m=8 n=8 k=8 dtype=f32"
 def measured(monkeypatch):
     """What measuring gives, and the calls that were made for it."""
     info = registry.get("cpu").infos()[0]
-    roof = Roof(
-        device="cpu",
-        arch=info.arch,
-        kind="flops",
-        name="f32",
-        value=2e9,
-        how="a test",
-        measured=time.time(),
-        unit="vector",
-        threads=info.units,
-        model=info.model,
-    )
+    fields = {"arch": info.arch, "model": info.model, "threads": info.units}
+    roof = make_roof("flops", "f32", 2e9, measured=time.time(), unit="vector", **fields)
     calls = []
 
     def measure(device, threads, tell):
         calls.append((device, threads))
         return results_of(dataclasses.replace(roof, threads=threads))
 
-    monkeypatch.setattr(folder, "measure_roof_sources", measure)
+    monkeypatch.setattr(session, "measure_roof_sources", measure)
     return roof, calls
 
 
@@ -55,7 +46,7 @@ def results_of(*roofs):
 def ask(store, mode="stored", threads=0):
     made = plan(Selection.parse(problems=(GEMM,), backends=("fake",)), Timing(threads=threads))
     told = []
-    return folder.roofs_for_plan(made, store, mode, told.append), told
+    return folder.roofs_for_plan(made, store, mode).complete(told.append), told
 
 
 def test_compiling_is_not_expected_again(measured, monkeypatch):
@@ -67,13 +58,13 @@ def test_compiling_is_not_expected_again(measured, monkeypatch):
         now[0] += 9.0
         return [dataclasses.replace(one, cost={"compile": 7.0}) for one in results_of(roof)]
 
-    monkeypatch.setattr(folder, "measure_roof_sources", measure)
+    monkeypatch.setattr(session, "measure_roof_sources", measure)
     monkeypatch.setattr(folder.time, "time", lambda: now[0])
     means = Means()
     monkeypatch.setattr(Means, "of_machine", lambda: means)
-    folder.measure_roofs(info, 0, None, lambda text: None)
+    folder.measure_roofs(folder.DeviceRoofs(info=info), None, lambda text: None)
     made = plan(Selection.parse(problems=(GEMM,), backends=("fake",)), Timing())
-    assert folder.expected_roofs_s(made, None, "fresh") == pytest.approx(2.0)
+    assert folder.roofs_for_plan(made, None, "fresh").expected_s == pytest.approx(2.0)
 
 
 def test_stored_roofs_are_used_until_they_are_a_week_old(measured, tmp_path):
@@ -98,7 +89,7 @@ def test_without_a_store_fresh_roofs_of_the_default_store_are_used(measured, mon
         ask(default)
     assert len(calls) == 2
     made = plan(Selection.parse(problems=(GEMM,), backends=("fake",)), Timing())
-    assert folder.expected_roofs_s(made, None, "stored") == 0
+    assert folder.roofs_for_plan(made, None, "stored").expected_s == 0
     got, told = ask(None)
     assert (len(calls), told) == (2, [])
     assert [one.value for one in got] == [roof.value]
@@ -134,7 +125,7 @@ def test_the_newest_steady_roof_counts_higher_or_lower(measured, tmp_path, monke
     newer = dataclasses.replace(roof, value=value, measured=roof.measured + 1)
     with open_store(tmp_path / "s.sqlite") as store:
         ask(store)
-        monkeypatch.setattr(folder, "measure_roof_sources", lambda *given: results_of(newer))
+        monkeypatch.setattr(session, "measure_roof_sources", lambda *given: results_of(newer))
         assert ask(store, "fresh")[0] == (newer,)
         assert store.roofs() == (newer,)
 
@@ -145,13 +136,13 @@ def test_a_disturbed_roof_does_not_replace_a_steady_one(measured, tmp_path, monk
     disturbed = dataclasses.replace(roof, value=value, steady=False, measured=roof.measured + 1)
     with open_store(tmp_path / "s.sqlite") as store:
         ask(store)
-        monkeypatch.setattr(folder, "measure_roof_sources", lambda *given: results_of(disturbed))
+        monkeypatch.setattr(session, "measure_roof_sources", lambda *given: results_of(disturbed))
         found, told = ask(store, "fresh")
         assert found == store.roofs() == (roof,)
         assert "f32" in told[-1]
         # As `kmark roofs` asks.
         info = registry.get("cpu").infos()[0]
-        assert folder.measure_roofs(info, 0, store, told.append) == (roof,)
+        assert folder.measure_roofs(folder.DeviceRoofs(info=info), store, told.append) == (roof,)
         assert store.roofs() == (roof,)
 
 
@@ -175,16 +166,16 @@ def test_where_all_are_disturbed_the_newest_counts_and_a_later_run_measures_agai
         for later, value in enumerate((1.5e9, 1e9))
     )
     with open_store(tmp_path / "s.sqlite") as store:
-        monkeypatch.setattr(folder, "measure_roof_sources", lambda *given: results_of(higher))
+        monkeypatch.setattr(session, "measure_roof_sources", lambda *given: results_of(higher))
         assert ask(store)[0] == (higher,)
         monkeypatch.setattr(
-            folder, "measure_roof_sources", lambda *given: pytest.fail("it may still run")
+            session, "measure_roof_sources", lambda *given: pytest.fail("it may still run")
         )
         assert ask(store)[0] == (higher,)
         monkeypatch.setattr(folder, "RETRY_S", -10.0)  # they are of the future
         for now in (lower, dataclasses.replace(roof, measured=roof.measured + 3)):
             monkeypatch.setattr(
-                folder, "measure_roof_sources", lambda *given, now=now: results_of(now)
+                session, "measure_roof_sources", lambda *given, now=now: results_of(now)
             )
             assert ask(store)[0] == store.roofs() == (now,)
 
@@ -193,7 +184,7 @@ def test_a_roof_that_cannot_be_is_told_and_left_out(measured, monkeypatch):
     def impossible(*given):
         raise KernelmarkError("the measured roof is not physically possible")
 
-    monkeypatch.setattr(folder, "measure_roof_sources", impossible)
+    monkeypatch.setattr(session, "measure_roof_sources", impossible)
     found, told = ask(None)
     assert found == ()
     assert "not physically possible" in told[-1]

@@ -11,26 +11,15 @@ from kernelmark import ops
 from kernelmark.api.bisect import Question, bisect, comment, document, forget
 from kernelmark.api.checkouts import BuildFailed, Configs, Wheels, Where, read_configs, read_wheels
 from kernelmark.core.errors import NothingToDo, UsageError
-from kernelmark.core.result import Block, Case, Measurement, Result, Status, StopReason
-from kernelmark.runners.ab import ROUND, Rule
-from kernelmark.runners.sides import Side
+from kernelmark.core.result import Block, Case, Result, Status
+from kernelmark.runners.ab import ROUND, Rule, Side
 from kernelmark_dev.raising import raises
+from kernelmark_dev.results import make_result
 
 
 def measured(case: Case, seconds: float, process: int) -> Result:
-    measurement = Measurement(
-        blocks=(Block(process=process, allocation=0, samples_s=(seconds,)),),
-        low_s=seconds,
-        high_s=seconds,
-        method="loop",
-        launches=1,
-        sets=1,
-        footprint_bytes=1,
-        stop=StopReason.FIXED,
-        warmup_s=0.0,
-        timed_s=0.0,
-    )
-    return Result(case=case, device="fake", status=Status.OK, measurement=measurement)
+    block = Block(process=process, allocation=0, samples_s=(seconds,))
+    return make_result(case, block, device="fake")
 
 
 class Scripted:

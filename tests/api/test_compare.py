@@ -7,53 +7,23 @@ import dataclasses
 import pytest
 
 from kernelmark.api.compare import compare, history
-from kernelmark.api.load import is_file, read_run
-from kernelmark.api.results import Results
+from kernelmark.api.results import Results, is_file, read_run
 from kernelmark.core import codec
-from kernelmark.core.environment import Environment
 from kernelmark.core.errors import UsageError
 from kernelmark.core.problem import parse_key
-from kernelmark.core.result import (
-    Block,
-    Case,
-    Measurement,
-    Result,
-    ResultSet,
-    Run,
-    Status,
-    StopReason,
-)
+from kernelmark.core.result import Case, ResultSet
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.stats.interval import measured_interval
 from kernelmark.stores import open_store
-from kernelmark.testing.stores import measured
+from kernelmark_dev.results import make_measurement, make_result, make_run, make_set
+
+CASE = Case(problem=parse_key("gemm m=1 n=1 k=1"), backend="numpy")
 
 
 def run(name: str, time_s: float) -> ResultSet:
-    blocks = tuple(
-        Block(process=0, allocation=i, samples_s=(time_s * f,))
-        for i, f in enumerate((0.999, 1.0, 1.001))
-    )
-    measured = Measurement(
-        blocks=blocks,
-        low_s=time_s,
-        high_s=time_s,
-        method="loop",
-        launches=1,
-        sets=1,
-        footprint_bytes=0,
-        stop=StopReason.FIXED,
-        warmup_s=0.0,
-        timed_s=0.0,
-    )
-    result = Result(
-        case=Case(problem=parse_key("gemm m=1 n=1 k=1"), backend="numpy"),
-        device="cpu",
-        status=Status.OK,
-        measurement=measured,
-    )
-    head = Run(id=name, started=1.0, environment=Environment())
-    return ResultSet(run=head, results=(result,))
+    blocks = [time_s * f for f in (0.999, 1.0, 1.001)]
+    result = make_result(CASE, measurement=make_measurement(*blocks, low_s=time_s, high_s=time_s))
+    return make_set(result, id=name)
 
 
 def test_results_compare_with_results_and_files(tmp_path):
@@ -79,13 +49,12 @@ FAST, SLOW = (69.9, 69.92, 69.94), (200.0, 201.0, 202.0)
     ],
 )
 def test_compare_and_history_name_one_change_by_one_number(tmp_path, head):
-    case = Case(problem=parse_key("gemm m=1 n=1 k=1"), backend="numpy")
     with open_store(tmp_path / "store.sqlite") as store:
         for number, blocks_us in enumerate(([(76.2, 76.21, 76.22)] * 9, head)):
-            found = Run(id=f"r{number}", started=1e9 + number, environment=Environment())
+            found = make_run(f"r{number}", started=1e9 + number)
             store.add_run(found)
             blocks_s = [[t * 1e-6 for t in times] for times in blocks_us]
-            result = measured(case, *blocks_s)
+            result = make_result(CASE, *blocks_s)
             interval = measured_interval(result.measurement.blocks)
             parts = {name: getattr(interval, name) for name in ("low_s", "high_s", "modes")}
             whole = dataclasses.replace(result.measurement, **parts)

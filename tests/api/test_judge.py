@@ -15,7 +15,7 @@ from kernelmark.core.errors import NothingToDo
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, Mode, Result, ResultSet, Run, RunState, Status
 from kernelmark.core.verdict import VerdictStatus
-from kernelmark.stats.modes import mean_of
+from kernelmark.stats.interval import mean_of
 from kernelmark.stats.paired import rounds_for_one
 from kernelmark.stores import open_store
 from kernelmark.testing.stores import measured
@@ -81,6 +81,12 @@ def agreeing(doubts):
     return {one.key: change_of(one.result, one.level_s, one.status, reason) for one in doubts}
 
 
+def refuting(doubts):
+    """No suspect is what it looked like."""
+    status = VerdictStatus.UNSURE
+    return {one.key: change_of(one.result, one.level_s, status, Reason("no")) for one in doubts}
+
+
 def test_a_quiet_night_has_no_suspects(night):
     found, asked = night(gemm(8, 1.001), gemm(16, 0.999))
     assert asked == []
@@ -90,7 +96,7 @@ def test_a_quiet_night_has_no_suspects(night):
 
 
 def test_nobody_is_alarmed_before_the_second_stage_agrees(night):
-    found, asked = night(gemm(8, 1.05), gemm(16, 1.0))
+    found, asked = night(gemm(8, 1.05), gemm(16, 1.0), confirm=refuting)
     assert [one.status for one in asked] == [VerdictStatus.SLOWER]
     assert asked[0].before == "night-6"
     assert found.code == 0
@@ -116,15 +122,54 @@ def test_a_failure_that_is_confirmed_is_a_regression_and_an_old_one_is_not(night
     assert found.code == 1
     assert found.failed == 1
     again, asked = night(gemm(8, None), gemm(16, 1.0), quiet=())
-    assert asked == [], "it failed the night before too"
-    assert again.code == 3
+    assert asked == [], "it was measured again the night before"
+    assert again.code == 1, "and is still broken"
+    assert [one.since for one in again.changes if one.status is VerdictStatus.BROKEN] == ["night-7"]
+    never, asked = night(gemm(32, None), gemm(16, 1.0), quiet=())
+    assert (asked, never.code) == ([], 3), "it never worked"
+
+
+def test_a_suspect_that_cannot_be_measured_again_is_never_well(night):
+    assert night(gemm(8, 1.05))[0].code == 1, "an alarm of history stands"
+    found, asked = night(gemm(32, 1.015))
+    assert [one.status for one in found.changes] == [VerdictStatus.UNSURE]
+    assert (len(asked), found.code) == (1, 4)
+
+
+@pytest.mark.parametrize("nights", [1, 12])
+def test_a_confirmed_slowdown_is_red_and_not_measured_again_until_it_is_good(night, nights):
+    """Also when every night that history looks at is slow."""
+    found, _ = night(gemm(8, 1.2), confirm=agreeing)
+    for _ in range(nights):
+        found, asked = night(gemm(8, 1.2), quiet=(), nights=8)
+        assert (found.code, asked) == (1, [])
+    (change,) = found.changes
+    assert (change.status, change.since) == (VerdictStatus.SLOWER, "night-7")
+    assert change.ratio == pytest.approx(1.2, rel=0.01)
+    assert night(gemm(8, 1.0), quiet=(), nights=8)[0].code == 0
+
+
+def test_a_machine_that_changed_is_accepted_once_paired_rounds_agree_and_a_step_proves_it(night):
+    def same(doubts):
+        reason = Reason("same")
+        return {d.key: change_of(d.result, d.level_s, VerdictStatus.SAME, reason) for d in doubts}
+
+    codes = [night(gemm(8, 1.2), confirm=same, paired=True)[0].code]
+    asked = [None]
+    while asked and len(codes) < 10:
+        found, asked = night(gemm(8, 1.2), quiet=(), confirm=same, paired=True)
+        codes.append(found.code)
+    assert asked == []
+    assert codes == [0] * len(codes)
+    (kinds,) = ([mark.kind.value for mark in marks] for marks in night.store.marks().values())
+    assert "accepted" in kinds
 
 
 def test_the_first_nights_are_undecided_not_well(night):
     found, asked = night(gemm(8, 1.0), gemm(16, 1.0), quiet=(1.0,))
     assert asked == []
     assert found.answer
-    assert [one.base for one in found.changes] == [None, None]
+    assert [one.status for one in found.changes] == [VerdictStatus.UNSURE] * 2
 
 
 @pytest.mark.parametrize(("paired", "code"), [(False, 0), (True, 1)])
@@ -142,7 +187,7 @@ def test_a_slow_loss_shows_against_a_pinned_run(night):
     night.store.pin("golden", first)
     creeping = [1 + 0.004 * i for i in range(1, 9)]
     found, asked = night(gemm(8, 1.036), quiet=creeping, baseline="golden", confirm=agreeing)
-    assert [one.before for one in asked] in ([first], ["night-9"])
+    assert [one.before for one in asked] in ([first], ["night-7"])
     assert found.code == 1
 
 

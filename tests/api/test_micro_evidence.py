@@ -34,35 +34,6 @@ def result(benchmark, metrics=(), rows=(), **more):
     )
 
 
-def bar(bars, words):
-    (found,) = [one for one in bars if words in one[0]]
-    return found
-
-
-def test_the_chain_that_is_compared_is_named_and_the_other_shown(script):
-    latency = result("latency", {"l1_cycles": 32.25, "l1_index_cycles": 39.3, "l2_cycles": 280.0})
-    bars, rows = script.agreement([latency])
-    asked, told, holds = bar(bars, "latency l1_cycles")
-    assert "a chain of pointers, as there" in asked
-    assert "32.25 against 34.2" in told
-    assert "a chain of indices, which is not there: 39.3" in told
-    assert holds
-    assert {"metric": "l1_index_cycles", "ours": 39.3}.items() <= rows[4].items()
-    assert "not measured" in bar(bars, "stream init")[1]
-
-
-def test_the_l2_bar_says_whose_definition_it_is(script):
-    sizes = [(size, rate * factor, units)
-             for units, factor in (("together", 1.0), ("apart", 0.9))
-             for size, rate in script.CLASSIC_L2]  # fmt: skip
-    rows = [{"units": u, "size_bytes": s, "bytes_per_s": r} for s, r, u in sizes]
-    (asked, told, holds), figures = script.agreement_l2([result("l2-cache", rows=rows)])
-    assert "units together: the original's definition" in asked
-    assert "units apart: ratios 0.900 to 0.900" in told
-    assert holds
-    assert len(figures) == 8
-
-
 def test_every_metric_is_counted_and_what_roofs_use_is_repeated(script):
     def session(n):
         return [
@@ -86,23 +57,6 @@ def test_every_metric_is_counted_and_what_roofs_use_is_repeated(script):
     assert list(figures["launch_roofs"]["spread"]) == ["launches plain"]
     briefs[0] = briefs[0][:1]
     assert not script.repeatability(briefs, quicks)[0][0][2]
-
-
-def test_where_a_stream_was_fastest_and_what_it_is_when_full(script):
-    rows = [
-        {"kernel": k, "threads": n, "block": 512, "grid": grid, "bytes_per_s": rate}
-        for k in ("init", "read", "triad")
-        for grid, n, rate in (
-            ("staying", 1024, 5.0),
-            ("staying", 2048, 4.0),
-            ("passing", 2048, 3.0),
-        )
-    ]
-    found = script.occupancy([result("stream", rows=rows)])
-    assert list(found) == ["init", "triad"]
-    assert found["init"]["best"]["occupancy"] == 0.5
-    assert found["init"]["best"]["grid"] == "staying"
-    assert found["triad"]["full_occupancy"] == {"staying": 4.0, "passing": 3.0}
 
 
 def test_compilations_ahead_and_in_workers_are_counted(script, monkeypatch):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernelmark.api.nightly_file import expanded, load
+from kernelmark.api.nightly import expanded, load
 from kernelmark.core.errors import UsageError
 from kernelmark_dev.raising import raises
 
@@ -26,7 +26,7 @@ def test_little_is_needed(file, tmp_path):
     assert found.run[0].suites == ("demo",)
     assert found.run[0].devices == ("cpu",)
     assert found.canaries.suite == "sentinels"
-    assert not found.base.given
+    assert not found.base.is_configured
     assert found.folder == tmp_path
     assert found.state_folder == tmp_path / "nightly.state"
 
@@ -43,7 +43,7 @@ def test_everything(file):
     assert [len(table.devices) for table in found.run] == [2, 1]
     assert found.resume_h == 3.0
     assert found.base.set == {"A": "1"}
-    assert found.base.given
+    assert found.base.is_configured
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,7 @@ def test_everything(file):
         (LEAST + "[base]\nbuild = 'make'", {"key": "base.repo"}, "base.build"),
         (LEAST + "[base]\nset = { A = 1 }", {"key": "base.set"}, ""),
         (LEAST + "[keep]\nruns = -1", {"key": "keep.runs", "given": -1}, ""),
+        (LEAST + "[judge]\nfail_on = ['slowest']", {"name": "slowest"}, "slower"),
         ("run = []\nname = 'n'", {"key": "[[run]]"}, ""),
         ("run = 3\nname = 'n'", {"key": "run", "given": "3"}, ""),
         ("run = [3]\nname = 'n'", {"key": "run"}, ""),
@@ -74,17 +75,6 @@ def test_what_is_refused(file, text, fields, hint):
     with raises(UsageError, **fields) as caught:
         file(text)
     assert hint in (caught.value.hint or "")
-
-
-def test_verdicts_that_fail_a_night_are_checked_when_the_file_is_read(file):
-    with raises(UsageError, what="verdict", name="slowest") as caught:
-        file(LEAST + "[judge]\nfail_on = ['slowest']")
-    assert "slower" in (caught.value.hint or "")
-
-
-def test_a_missing_file(tmp_path):
-    with raises(UsageError, file=str(tmp_path / "none.toml")):
-        load(tmp_path / "none.toml")
 
 
 def test_secrets_come_from_the_environment(monkeypatch):

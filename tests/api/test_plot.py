@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import importlib.util
+import subprocess
+import sys
 
 import pytest
 
@@ -11,7 +14,7 @@ import kernelmark as km
 from kernelmark import ops
 from kernelmark.api.plot import KINDS
 from kernelmark.core.environment import Environment
-from kernelmark.core.errors import NothingToDo, UsageError
+from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Case, ResultSet, Run, RunState
 from kernelmark.testing.stores import measured
 from kernelmark_dev.raising import raises
@@ -55,7 +58,7 @@ def test_a_figure_is_saved_as_its_file_name_asks(results, tmp_path):
     saved = km.plot("bars", results).save(tmp_path / "bars.json")
     assert saved == tmp_path / "bars.json"
     if importlib.util.find_spec("vl_convert") is not None:
-        assert km.plot("bars", results)._repr_svg_().startswith("<svg")
+        assert km.plot("bars", results)._repr_mimebundle_()["image/svg+xml"].startswith("<svg")
 
 
 def test_a_backend_of_two_runs_is_told_apart(results, place):
@@ -78,6 +81,7 @@ def test_history_draws_the_series_of_a_store(results, place):
         (("history", "first"), {}, {"figure": "history"}),
         (("history",), {"store": False}, {"figure": "history"}),
         (("tuning",), {}, {"figure": "tuning"}),
+        (("roofline", "nosuch"), {}, {"name": "nosuch"}),
     ],
 )
 def test_arguments_that_a_figure_does_not_take(results, place, words, options, fields):
@@ -85,10 +89,32 @@ def test_arguments_that_a_figure_does_not_take(results, place, words, options, f
         km.plot(*words, **{"store": place, **options})
 
 
-@pytest.mark.parametrize(
-    ("words", "options", "error"),
-    [(("sweep", "first"), {"x": "q"}, NothingToDo), (("roofline", "nosuch"), {}, UsageError)],
-)
-def test_what_cannot_be_drawn_is_refused(results, place, words, options, error):
-    with pytest.raises(error):
-        km.plot(*words, store=place, **options)
+def test_figures_of_results_load_no_statistics_and_no_runner():
+    code = "import sys, kernelmark.api.plot as p; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert loaded.returncode == 0
+    assert not {"scipy", "numpy", "kernelmark.runners.ab"} & set(loaded.stdout.split())
+
+
+def test_a_page_has_the_figure_and_its_tooltips_without_scripts(results, tmp_path):
+    pytest.importorskip("vl_convert", reason="needs vl-convert-python, which make test installs")
+    figure = km.plot("bars", results)
+    page = figure.save(tmp_path / "a.html").read_text(encoding="utf-8")
+    assert "<svg" in page
+    text = html.unescape(page)
+    assert all(f"again: {value['again']}" in text for value in values_of(figure))
+
+
+def test_results_add_up_to_one_figure(results):
+    every = results.result_set
+    first, rest = (
+        km.Results(dataclasses.replace(every, results=part))
+        for part in (every.results[:2], every.results[2:])
+    )
+    assert km.plot("sweep", first + rest, x="m").spec == km.plot("sweep", results, x="m").spec
+    assert list(first + rest) == list(results)
+    with pytest.raises(TypeError):
+        first + list(rest)
+    elsewhere = dataclasses.replace(every.run, environment=Environment(host="elsewhere"))
+    with pytest.raises(UsageError):
+        first + km.Results(dataclasses.replace(every, run=elsewhere))

@@ -14,7 +14,7 @@ import pytest
 
 import kernelmark as km
 from kernelmark.api.bench import TIMING
-from kernelmark.api.load import read_file
+from kernelmark.api.results import read_file
 from kernelmark.core import codec
 from kernelmark.core.errors import CodecError, ProblemError, StoreError, UsageError
 from kernelmark.core.reason import Reason
@@ -75,13 +75,6 @@ def test_it_is_folded_to_the_width_of_a_terminal_and_nowhere_else(results, monke
     assert max(map(len, str(one).splitlines())) > 60
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     assert max(map(len, str(one).splitlines())) <= 60
-
-
-def test_warnings_stand_below_the_table(results):
-    measured = dataclasses.replace(results[0].measurement, warnings=("too noisy",))
-    doubtful = dataclasses.replace(results[0], measurement=measured)
-    one = km.Results(ResultSet(run=results.run, results=(doubtful,)))
-    assert str(one).endswith("warning: too noisy\n")
 
 
 @pytest.mark.parametrize(
@@ -235,11 +228,6 @@ def test_illegal_requests_raise_before_anything_runs():
         km.run("gemm", m=8, n=8, k=8, dtype="f32", timing="slow")
 
 
-def test_suites():
-    assert "demo" in km.suites()
-    assert km.suite("demo").problems
-
-
 @pytest.mark.parametrize(
     ("given", "meant"),
     [("fp32", "f32"), ("FP32", "f32"), ("BF16", "bf16"), ("bfloat16", "bf16"), ("f31", None)],
@@ -342,7 +330,7 @@ def test_a_type_that_is_no_dtype_of_ours_is_refused_with_a_name_as_hint(given):
             km.run("gemm", m=8, n=8, k=8, dtype="f32", a=given)
 
 
-@pytest.mark.parametrize("given", ["yes", 1, None])
+@pytest.mark.parametrize("given", ["yes", 1])
 def test_progress_is_true_or_false(given):
     chosen = {"m": 8, "n": 8, "k": 8, "dtype": "f32", "device": "fake", "backend": "fake"}
     with raises(UsageError, name="progress", given=repr(given)) as refused:
@@ -370,12 +358,12 @@ def test_a_stored_run_is_loaded_with_its_roofs(tmp_path):
     made.to_json(tmp_path / "r.json")
     assert km.load(str(tmp_path / "r.json")).run.id == made.run.id
     assert km.load(tmp_path / "r.json").run.id == made.run.id
-
-
-def test_a_run_is_loaded_by_a_name_or_a_path():
-    with raises(UsageError, name="ref", given="3") as refused:
-        km.load(3)
-    assert refused.value.hint
+    for ref, more, fields in (
+        (3, {}, {"name": "ref", "given": "3"}),
+        ("latest", {"store": False}, {"name": "latest"}),
+    ):
+        with raises(UsageError, **fields):
+            km.load(ref, **more)
 
 
 @pytest.mark.parametrize(
@@ -394,11 +382,6 @@ def test_what_is_not_a_store_is_refused(call):
     assert refused.value.hint
 
 
-def test_a_stored_run_needs_a_store():
-    with raises(UsageError, name="latest"):
-        km.load(store=False)
-
-
 def test_an_unknown_field_of_a_preset_is_refused_with_the_known_ones():
     with pytest.raises(UsageError) as refused:
         km.Timing.preset("quick", max_sec=1)
@@ -407,7 +390,7 @@ def test_an_unknown_field_of_a_preset_is_refused_with_the_known_ones():
 
 def test_waiting_is_reported_once_a_minute_and_device(capsys, monkeypatch):
     from kernelmark.api import bench, run
-    from kernelmark.report.progress import ProgressLines
+    from kernelmark.report.summary import ProgressLines
     from kernelmark.runners import events
 
     run._report_wait(events.Note(text="of no interest"))
@@ -432,3 +415,12 @@ def test_an_argument_in_the_plural_suggests_the_singular(name):
     with raises(UsageError, what="argument", name=name) as caught:
         km.run("gemm", m=8, n=8, k=8, **{name: "numpy"})
     assert name[:-1] in caught.value.hint.removesuffix("?").split()
+
+
+def test_threads_are_those_of_the_command_line():
+    asked = {"m": 8, "n": 8, "k": 8, "dtype": "f32", "backend": "fake", "device": "fake"}
+    (result,) = km.run("gemm", **asked, timing="quick", threads=1, roofs="none")
+    assert result.case.timing == km.Timing.preset("quick", threads=1)
+    for bad in (-1, 1.5, "two"):
+        with pytest.raises(UsageError):
+            km.run("gemm", **asked, timing="quick", threads=bad)

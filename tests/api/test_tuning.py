@@ -7,14 +7,14 @@ import pytest
 import kernelmark as km
 from kernelmark import ops
 from kernelmark.api import tuning
-from kernelmark.api.tuning_plan import _reference
+from kernelmark.api.tuning import _reference
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.result import Status
 from kernelmark.runners.events import CaseFinished
 from kernelmark.runners.targets import find
+from kernelmark.tune import plans
+from kernelmark.tune import summary as summaries
 from kernelmark.tune.folder import TuningFolder
-from kernelmark.tune.plans import planfile
-from kernelmark.tune.plans import summary as summaries
 from kernelmark.workloads.workload import Call, Workload, write
 
 
@@ -40,7 +40,7 @@ def test_from_a_workload_to_a_plan(folder):
     )
     assert [draft.plan.name for draft in done.drafts] == ["SSS_NN_0", "SSS_NN_1"]
     assert [cost.count for cost in done.left_out] == [20]
-    plan = planfile.read(TuningFolder(folder).plan("SSS_NN_0"))
+    plan = plans.read_plan(TuningFolder(folder).plan("SSS_NN_0"))
     assert (plan.problem, plan.budget.evaluations) == (problem(50), 9)
 
 

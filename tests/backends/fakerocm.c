@@ -2,7 +2,7 @@
 // on its stream. Numbers are those of ROCm's headers, not those of the tables under test.
 //
 // hipBLASLt has SOLUTIONS solutions for every problem, each with a time of its own; one is fast and
-// leaves an element out. $FAKE_ROCM_BUILD shifts which index a solution has, as a new build would.
+// leaves an element out; one needs a workspace of 48 MiB. $FAKE_ROCM_BUILD shifts which index a solution has, as a new build would.
 // rocBLAS has Tensile solutions of other names, by negative numbers, or those of hipBLASLt by their
 // index + 1 where $ROCBLAS_USE_HIPBLASLT is 1. With $FAKE_ROCBLAS=4.3 the numbers of both are positive,
 // and hipBLASLt launches where only a check was asked for. As on gfx90a, vectors are not given to Tensile.
@@ -18,6 +18,7 @@ enum { N = 111, T = 112 };
 enum { NOT_SUPPORTED = 7, INVALID_VALUE = 3, ROCBLAS_NOT_IMPLEMENTED = 2, ROCBLAS_INVALID_VALUE = 11, ROCBLAS_MEMORY_ERROR = 5 };
 enum { SOLUTIONS = 6, TENSILE = 4, WRONG = 4 };
 static const int ns_of[SOLUTIONS] = {20000, 26000, 14000, 31000, 9000, 23000};
+static const u64 workspace_needed[SOLUTIONS] = {0, 0, 0, 48ull << 20, 0, 0};
 static const int tensile_ns_of[TENSILE] = {21000, 19000, 15000, 33000};
 
 static int env_number(const char *name) {
@@ -79,7 +80,7 @@ static void store(char *data, u64 i, int type, double value) {
 struct gemm {
   u64 m, n, k, batch, ta, tb;
   u64 a, b, c, d, lda, ldb, ldc, ldd, sa, sb, sc, sd, type_a, type_b, type_c;
-  u64 bias, bias_type, scale_a, scale_b, scale_d, blocks, epilogue, ns, wrong;
+  u64 bias, bias_type, scale_a, scale_b, scale_d, blocks, rows, epilogue, ns, wrong;
   double alpha, beta;
 };
 _Static_assert(sizeof(struct gemm) <= sizeof((struct launch *)0)->table, "fits a launch");
@@ -116,7 +117,8 @@ static void run_gemm(struct launch *l) {
           sum += term;
         }
         sum *= g.alpha;
-        if (!g.blocks) sum *= whole_scale(g.scale_a) * whole_scale(g.scale_b);
+        if (g.rows) sum *= ((float *)g.scale_a)[i] * ((float *)g.scale_b)[j];
+        else if (!g.blocks) sum *= whole_scale(g.scale_a) * whole_scale(g.scale_b);
         if (g.beta) sum += g.beta * load((char *)g.c, item * g.sc + j * g.ldc + i, g.type_c);
         if (g.epilogue & 4) sum += load((char *)g.bias, i, g.bias_type);
         sum = activated(g.epilogue, sum) * whole_scale(g.scale_d);
@@ -265,7 +267,7 @@ int hipblasLtMatmulAlgoGetHeuristic(P handle, P desc, P a, P b, P c, P d, P pref
   int count = 0, indices[SOLUTIONS + 1];
   if (first) indices[count++] = first;
   for (int i = 0; i < SOLUTIONS; i++)
-    if (index_of(i) != first) indices[count++] = index_of(i);
+    if (index_of(i) != first && workspace_needed[i] <= *(u64 *)preference) indices[count++] = index_of(i);
   *found = most < count ? most : count;
   memset(results, 0, *found * sizeof *results);
   for (int i = 0; i < *found; i++) {
@@ -338,7 +340,7 @@ int hipblasLtMatmul(P handle, P desc, const void *alpha, const void *a, P la, co
   int index;
   memcpy(&index, algo->data, 4);
   const int solution = solution_of(index);
-  if (handle != &made || solution < 0 || !workspace || !bytes) return INVALID_VALUE;
+  if (handle != &made || solution < 0 || !workspace || bytes < algo->max_workspace) return INVALID_VALUE;
   struct gemm g = described(told, la, lb, ld);
   (void)lc;
   g.a = (u64)a, g.b = (u64)b, g.c = (u64)c, g.d = (u64)d;
@@ -347,7 +349,7 @@ int hipblasLtMatmul(P handle, P desc, const void *alpha, const void *a, P la, co
   memcpy(last_set, told->set, sizeof last_set);
   g.epilogue = told->set[2], g.bias = told->set[3], g.bias_type = told->set[4];
   g.scale_a = told->set[5], g.scale_b = told->set[6], g.scale_d = told->set[8];
-  g.blocks = told->set[31] == 2;
+  g.blocks = told->set[31] == 2, g.rows = told->set[31] == 3;
   g.ns = ns_of[solution], g.wrong = solution == WRONG;
   log_call(&g, solution);
   return submit(stream, &g);

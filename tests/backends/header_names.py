@@ -1,7 +1,5 @@
 """Names of the vendors' BLASLt headers, which differ between them in their prefix alone."""
 
-from __future__ import annotations
-
 TYPES = {
     "f32": "R_32F",
     "f64": "R_64F",

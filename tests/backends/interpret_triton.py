@@ -9,14 +9,10 @@ The interpreter computes bf16 products wrongly, so the emulation of MXFP4 multip
 loses the carry when it rounds to fp8 (31.4 becomes 16), so our own rounding takes its place.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import random
 import sys
-from collections.abc import Collection, Iterator
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,9 +21,8 @@ from triton.runtime import interpreter
 
 from kernelmark import ops
 from kernelmark.backends.triton import _planner
-from kernelmark.backends.triton.launch import WORKSPACE, ZEROED, Call
+from kernelmark.backends.triton.launch import WORKSPACE, ZEROED
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.core.problem import Problem
 from kernelmark.numerics.floats import encode
 from kernelmark.numerics.generate import Inputs
 
@@ -37,13 +32,13 @@ TYPES |= {"bf16": torch.bfloat16, "f8e4m3": torch.float8_e4m3fn, "f8e8m0": torch
 _CONVERT = interpreter._convert_float
 
 
-def convert(values: np.ndarray, source: Any, target: Any, mode: Any) -> np.ndarray:
+def convert(values, source, target, mode):
     if source == tl.float32 and target == tl.float8e4nv:
         return encode(values.view(np.float32).astype(np.float64), "f8e4m3").reshape(values.shape)
     return _CONVERT(values, source, target, mode)
 
 
-def tensor_of(values: np.ndarray, dtype_name: str) -> torch.Tensor:
+def tensor_of(values, dtype_name):
     codes = encode(values, dtype_name)
     if dtype_name == "f4e2m1":
         return torch.from_numpy(codes[..., 0::2] | codes[..., 1::2] << 4)  # low half first
@@ -51,14 +46,14 @@ def tensor_of(values: np.ndarray, dtype_name: str) -> torch.Tensor:
     return raw.view(TYPES[dtype_name])
 
 
-def device_info(arch: str) -> DeviceInfo:
+def device_info(arch):
     kind = "cuda" if arch.startswith("sm") else "hip"
     return DeviceInfo(name=f"{kind}:0", kind=kind, model="none", arch=arch, index=0, units=4)
 
 
-def launch(call: Call, tensors: dict[str, torch.Tensor], raw: Collection[str]) -> None:
+def launch(call, tensors, raw):
     """One call of a plan, as the driver would get it; `raw` is memory that any type may be in."""
-    given: dict[str, Any] = {}
+    given = {}
     for argument, value in zip(call.arguments, call.values, strict=True):
         if not argument.pointer:
             given[argument.name] = value
@@ -76,14 +71,14 @@ def launch(call: Call, tensors: dict[str, torch.Tensor], raw: Collection[str]) -
 
 
 @contextlib.contextmanager
-def shuffled(seed: int) -> Iterator[None]:
+def shuffled(seed):
     """Programs run in an order of their own, as a GPU may run them."""
     from triton.runtime.interpreter import interpreter_builder as builder
 
     plain = builder.set_grid_idx
-    left: list[tuple[int, int, int]] = []
+    left = []
 
-    def put(x: int, y: int, z: int) -> None:
+    def put(x, y, z):
         if (x, y, z) == (0, 0, 0):
             width, height, depth = builder.grid_dim
             left[:] = [(i, j, k) for i in range(width) for j in range(height) for k in range(depth)]
@@ -97,7 +92,7 @@ def shuffled(seed: int) -> Iterator[None]:
         del builder.set_grid_idx
 
 
-def worst_error(problem: Problem, config: dict[str, Any], arch: str) -> float:
+def worst_error(problem, config, arch):
     op = ops.registry.get(problem.op)
     inputs = Inputs(op.tensors(problem), 3, 1)
     tensors = {}
@@ -138,7 +133,7 @@ def worst_error(problem: Problem, config: dict[str, Any], arch: str) -> float:
     return compare(problem, inputs, tensors[spec.name].double().numpy())
 
 
-def compare(problem: Problem, inputs: Inputs, got: np.ndarray) -> float:
+def compare(problem, inputs, got):
     op = ops.registry.get(problem.op)
     right = op.reference(problem, inputs, np.arange(got.size))
     allowed = op.tolerance(problem)
@@ -149,11 +144,11 @@ def compare(problem: Problem, inputs: Inputs, got: np.ndarray) -> float:
     return float(np.max(np.where(np.isnan(ratio), np.inf, ratio)))
 
 
-def main() -> None:
+def main():
     interpreter._convert_float = convert
     for key, config, arch in json.load(sys.stdin):
         try:
-            answer: object = worst_error(ops.parse(key), config, arch)
+            answer = worst_error(ops.parse(key), config, arch)
         except Exception as error:
             answer = f"{type(error).__name__}: {error}"
         sys.stdout.write(json.dumps(answer) + "\n")

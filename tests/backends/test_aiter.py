@@ -1,11 +1,7 @@
 """aiter's backend over a stand-in package with aiter's signatures, on the CPU."""
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +11,6 @@ from kernelmark.backends.base import Kernel
 from kernelmark.backends.torch import cpu, gpu
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.result import KernelInfo
-from kernelmark.devices.base import Stream, Tensor
 from kernelmark.devices.cpu import array
 from kernelmark.devices.fake import FakeDevice
 from kernelmark.gpu.architectures import absent
@@ -26,30 +21,30 @@ BACKEND = aiter.backend
 
 
 class CpuViewer:
-    def view(self, tensor: Tensor) -> Any:
+    def view(self, tensor):
         return cpu.view(tensor)
 
-    def codes(self, tensor: Tensor) -> Any:
+    def codes(self, tensor):
         return torch.from_numpy(array(tensor)).view(*tensor.spec.shape[:-1], -1)
 
 
 class CpuKernel(Kernel):
     """Without a stream and captures, the same calls."""
 
-    def __init__(self, name: str, calls: list[Any], outputs: list[Any] | None) -> None:
+    def __init__(self, name, calls, outputs):
         self.info = KernelInfo(name=name)
         self._calls, self._outputs = calls, outputs
 
-    def launch(self, stream: Stream, set_index: int) -> None:
+    def launch(self, stream, set_index):
         self._calls[set_index]()
 
-    def collect(self, set_index: int) -> None:
+    def collect(self, set_index):
         if self._outputs is not None:
             self._outputs[set_index].copy_(self._calls[set_index]())
 
 
 @pytest.fixture
-def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def stand_in(monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parent / "aiter_stand_in")
     monkeypatch.setattr(gpu, "enter", lambda device: CpuViewer())
     monkeypatch.setattr(gpu, "GpuKernel", CpuKernel)
@@ -71,6 +66,8 @@ PROBLEMS = (
     "batched_gemm_quant batch=1 m=5 n=7 k=33 scheme=a8w8 c=f16",
     f"{QUANT} k=300 scheme=a8w8_group a_order=mbk bias=yes",
     f"{QUANT} k=300 scheme=a8w8_group c_order=mbn b=f8e4m3fnuz",
+    "gemm_epilogue m=5 n=7 k=33 dtype=f8e4m3 c=f16 bias=yes tb=t scale=row",
+    "gemm_epilogue m=5 n=130 k=256 dtype=f8e4m3 scale=block",
     f"{QUANT} k=96 scheme=a16wfp4 a_order=mbk c_order=mbn",
     f"{QUANT} k=64 scheme=afp4wfp4",
     "attention batch=2 heads_q=4 heads_kv=2 seq_q=5 seq_kv=9 dim=8 dtype=bf16 causal=yes",
@@ -79,10 +76,9 @@ PROBLEMS = (
 
 
 @pytest.mark.parametrize("key", PROBLEMS)
-def test_every_kernel_computes_the_problem(stand_in: None, key: str) -> None:
+def test_every_kernel_computes_the_problem(stand_in, key):
     problem, info = ops.parse(key), absent("gfx950")
     space = BACKEND.space(problem, info)
-    assert space is not None
     assert space.default in list(space)
     for config in space:
         with bench(BACKEND, problem, FakeDevice(), config=config) as made:
@@ -103,9 +99,7 @@ A8W8 = "batched_gemm_quant batch={} m=5 n=7 k=33 scheme=a8w8"
         (A8W8.format(1), "gemm_a8w8"),
     ],
 )
-def test_ck_takes_its_config_from_aiters_table_or_from_ours(
-    stand_in: None, key: str, name: str
-) -> None:
+def test_ck_takes_its_config_from_aiters_table_or_from_ours(stand_in, key, name):
     """aiter's tables for CK have a kernel's number and the power of two of a split of k."""
     plain = f"{name}_ck" if name == "gemm_a8w8" else name
     for config, called in (
@@ -136,19 +130,17 @@ def test_ck_takes_its_config_from_aiters_table_or_from_ours(
         (A8W8.format(2) + " bias=yes", {"kernel": "ck", "kernel_id": 3}),
     ],
 )
-def test_a_config_that_ck_does_not_take_is_refused(
-    stand_in: None, key: str, config: dict[str, Any]
-) -> None:
+def test_a_config_that_ck_does_not_take_is_refused(stand_in, key, config):
     with pytest.raises(Unsupported):
         BACKEND.prepare(ops.parse(key), config, FakeDevice(), [])
 
 
-def test_the_default_is_aiters_own_dispatcher(stand_in: None) -> None:
+def test_the_default_is_aiters_own_dispatcher(stand_in):
     with bench(BACKEND, ops.parse(PROBLEMS[0]), FakeDevice()) as made:
         assert made.kernel.info.name == "aiter.tuned_gemm.gemm_a16w16"
 
 
-def test_kernels_of_another_type_or_name_are_refused(stand_in: None) -> None:
+def test_kernels_of_another_type_or_name_are_refused(stand_in):
     for key, config in (
         (PROBLEMS[0], {"kernel": "ck"}),
         (PROBLEMS[1], {"kernel": "asm"}),
@@ -158,9 +150,7 @@ def test_kernels_of_another_type_or_name_are_refused(stand_in: None) -> None:
             BACKEND.prepare(ops.parse(key), config, FakeDevice(), [])
 
 
-def test_a_function_that_an_older_aiter_lacks_is_a_reason(
-    stand_in: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_function_that_an_older_aiter_lacks_is_a_reason(stand_in, monkeypatch):
     import aiter as package
 
     monkeypatch.delattr(package, "gemm_a16w16_asm")
@@ -168,9 +158,7 @@ def test_a_function_that_an_older_aiter_lacks_is_a_reason(
         aiter.call_of(ops.parse(PROBLEMS[0]), {"kernel": "asm"}, dict.fromkeys("abd"))
 
 
-def test_available_where_it_is_installed(
-    stand_in: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_available_where_it_is_installed(stand_in, monkeypatch, tmp_path):
     assert BACKEND.available() is None
     assert BACKEND.version() == "0.1.stand-in"
     monkeypatch.setattr(gpu, "platforms", lambda: frozenset({"hip"}))

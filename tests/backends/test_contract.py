@@ -1,15 +1,12 @@
 """The backend contract catches each fault it is there for."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 from kernelmark import backends, ops
 from kernelmark.backends.base import Kernel
 from kernelmark.backends.fake import backend as fake
-from kernelmark.core.result import KernelInfo
-from kernelmark.core.space import Space
+from kernelmark.core.result import KernelInfo, Space
 from kernelmark.devices.fake import FakeDevice
 from kernelmark.testing.backends import BackendContract, assert_sentence, bench
 

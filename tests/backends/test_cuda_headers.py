@@ -3,8 +3,6 @@
 Headers come from nvcc's folder, from NVIDIA's wheels or from $CPATH, as for the shim.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil
@@ -32,9 +30,8 @@ ALGORITHM = {
 }
 
 
-def folders() -> list[Path]:
+def folders():
     spec = importlib.util.spec_from_file_location("includes", INCLUDES)
-    assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -42,12 +39,12 @@ def folders() -> list[Path]:
     return [*map(Path, filter(None, given)), *module.folders()]
 
 
-def epilogue(act: str, bias: bool) -> str:
+def epilogue(act, bias):
     words = [*([act.upper()] if act != "none" else []), *(["BIAS"] if bias else [])]
     return f"CUBLASLT_EPILOGUE_{'_'.join(words)}"
 
 
-def test_cublaslt_s_numbers() -> None:
+def test_cublaslt_s_numbers():
     compiler = shutil.which("c++") or shutil.which("g++")
     if compiler is None:
         pytest.skip("needs a C++ compiler: c++ or g++")
@@ -68,6 +65,7 @@ def test_cublaslt_s_numbers() -> None:
         "CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET": table.layout["batch_stride"],
         "CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES": table.workspace_attribute,
         "CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0": table.scale_e8m0,
+        "CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F": table.scale_rows,
         "CUBLAS_STATUS_NOT_SUPPORTED": table.not_supported,
         "CUBLAS_STATUS_ALLOC_FAILED": table.alloc_failed,
         "CUBLAS_STATUS_SUCCESS": 0,

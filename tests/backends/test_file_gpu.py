@@ -1,20 +1,16 @@
 """A user's own file on a GPU that is modelled in C: its launches reach the stream that is timed."""
 
-from __future__ import annotations
-
 import ctypes
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from kernelmark.core.result import Case, Result, Status
+from kernelmark.core.result import Case, Status
 from kernelmark.core.timing import Timing
 from kernelmark.devices import registry as devices
-from kernelmark.devices.base import Device
 from kernelmark.gpu import driver as drivers
 from kernelmark.gpu import pack, rtc
 from kernelmark.kernels import rtc as kernels
@@ -43,7 +39,7 @@ void my_gemm(void *a, void *b, void *d, int m, int n, int k, void *stream) {
 
 
 @pytest.fixture
-def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
+def gpu(tmp_path, monkeypatch):
     """The model behind CUDA's names, its library in the working folder."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
@@ -65,7 +61,7 @@ def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
     drivers.driver.cache_clear()
 
 
-def measured(text: str, device: Device) -> Result:
+def measured(text, device):
     Path("mylibrary.py").write_text(text, encoding="utf-8")
     problem = parse("gemm m=192 n=160 k=8 dtype=f32")
     timing = Timing(max_s=0.02, warmup_s=0.005, allocations=3)
@@ -73,13 +69,13 @@ def measured(text: str, device: Device) -> Result:
     return execute(case, device, 0, lambda phase: None)
 
 
-def page_file() -> str:
+def page_file():
     found = re.search(r"```python\n(# mylibrary\.py\n.*?)```", PAGE, flags=re.DOTALL)
     assert found
     return found[1]
 
 
-def test_the_file_of_the_page_is_captured_and_right(gpu: Device) -> None:
+def test_the_file_of_the_page_is_captured_and_right(gpu):
     result = measured(page_file(), gpu)
     assert result.status is Status.OK, result.error
     assert result.measurement is not None
@@ -87,6 +83,6 @@ def test_the_file_of_the_page_is_captured_and_right(gpu: Device) -> None:
     assert result.measurement.median_s == pytest.approx(GEMM_S, rel=1e-3)
 
 
-def test_a_launch_on_another_stream_is_not_ok(gpu: Device) -> None:
+def test_a_launch_on_another_stream_is_not_ok(gpu):
     result = measured(page_file().replace("*sizes, stream", "*sizes, 0"), gpu)
     assert result.status in (Status.WRONG, Status.RUNTIME_ERROR)

@@ -1,16 +1,12 @@
 """hipBLASLt's backend over a model of the library in C."""
 
-from __future__ import annotations
-
 import ctypes
-from typing import Any
 
 import pytest
 
 from kernelmark import ops
 from kernelmark.backends import hipblaslt
 from kernelmark.core.errors import CaseError, Unsupported, UsageError
-from kernelmark.devices._gpu import GpuDevice
 from kernelmark.devices.fake import FakeDevice
 from kernelmark.gpu.architectures import absent
 from kernelmark.testing.backends import BackendContract, bench
@@ -35,14 +31,15 @@ THIRD = "Cijk_Ailk_Bljk_SB_MT128x64x16_MI32x32x1_SN"
         "batched_gemm batch=3 m=5 n=7 k=3 dtype=f32 beta=-1.5 bias=yes",
     ],
 )
-def test_computes_the_problem(
-    rocm: ctypes.CDLL, gpu: GpuDevice, rest: str, ta: str, tb: str
-) -> None:
+def test_computes_the_problem(rocm, gpu, rest, ta, tb):
     problem = ops.parse(f"{rest} ta={ta} tb={tb}")
     assert BACKEND.supports(problem, gpu.info) is None
     with bench(BACKEND, problem, gpu) as made:
         BackendContract().check(made)
     assert rocm.fake_made() == 0, "a description was not given back"
+
+
+FP8 = "gemm_epilogue m=5 n=7 k=32 dtype=f8e4m3fnuz"
 
 
 @pytest.mark.parametrize(
@@ -54,19 +51,6 @@ def test_computes_the_problem(
         "gemm m=5 n=7 k=32 dtype=f8e5m2fnuz ta=t",
         "batched_gemm_quant batch=1 m=5 n=7 k=96 scheme=afp4wfp4",
         "batched_gemm_quant batch=1 m=5 n=7 k=64 scheme=afp4wfp4 c=f16",
-    ],
-)
-def test_computes_with_few_bits(rocm: ctypes.CDLL, key: str) -> None:
-    with bench(BACKEND, ops.parse(key), FakeDevice()) as made:
-        BackendContract().check(made)
-
-
-FP8 = "gemm_epilogue m=5 n=7 k=32 dtype=f8e4m3fnuz"
-
-
-@pytest.mark.parametrize(
-    "key",
-    [
         *(f"gemm_epilogue m=5 n=7 k=33 dtype=f32 act={act}" for act in ("relu", "gelu", "silu")),
         *(f"gemm_epilogue m=5 n=7 k=33 dtype=bf16 act={act} bias=yes" for act in ("gelu", "silu")),
         "gemm_epilogue m=5 n=7 k=33 dtype=f16 bias=yes bias_type=f32 ta=t tb=t",
@@ -74,10 +58,12 @@ FP8 = "gemm_epilogue m=5 n=7 k=32 dtype=f8e4m3fnuz"
         f"{FP8} c=f8e4m3fnuz act=gelu scale=tensor tb=t",
         "gemm_epilogue m=5 n=7 k=32 dtype=f8e5m2 c=f8e5m2 bias=yes scale=tensor",
         "gemm_epilogue m=5 n=7 k=96 dtype=f8e4m3 act=silu scale=mx",
+        f"{FP8} act=relu bias=yes tb=t scale=row",
+        "gemm_epilogue m=5 n=7 k=32 a=f8e4m3 b=f8e5m2 c=f16 scale=row",
         "gemm_epilogue m=5 n=7 k=96 dtype=f4e2m1 act=relu bias=yes scale=mx",
     ],
 )
-def test_computes_epilogues_and_scales(rocm: ctypes.CDLL, key: str) -> None:
+def test_computes_few_bits_epilogues_and_scales(rocm, key):
     with bench(BACKEND, ops.parse(key), FakeDevice()) as made:
         BackendContract().check(made)
     assert rocm.fake_made() == 0
@@ -85,7 +71,7 @@ def test_computes_epilogues_and_scales(rocm: ctypes.CDLL, key: str) -> None:
 
 # Numbers of hipblaslt.h, not of the table under test.
 EPILOGUE, BIAS, BIAS_TYPE, A_SCALE, B_SCALE, D_SCALE, A_MODE, B_MODE = 2, 3, 4, 5, 6, 8, 31, 32
-F32, BF16, VEC32_UE8M0 = 0, 14, 2
+F32, BF16, VEC32_UE8M0, OUTER_VEC_32F = 0, 14, 2, 3
 
 
 @pytest.mark.parametrize(
@@ -104,12 +90,12 @@ F32, BF16, VEC32_UE8M0 = 0, 14, 2
         ("dtype=f8e4m3 scale=tensor", {A_MODE: 0, B_MODE: 0}),
         ("dtype=f8e4m3 c=f8e5m2 scale=tensor", {D_SCALE: "d_scale", A_SCALE: "b_scale"}),
         ("dtype=f8e4m3 scale=mx", {A_MODE: VEC32_UE8M0, B_MODE: VEC32_UE8M0, D_SCALE: 0}),
+        ("dtype=f8e4m3 scale=row", {A_SCALE: "b_scale", B_SCALE: "a_scale", D_SCALE: 0}),
+        ("dtype=f8e4m3 scale=row", {A_MODE: OUTER_VEC_32F, B_MODE: OUTER_VEC_32F}),
         ("dtype=f4e2m1 scale=mx", {A_SCALE: "b_scale", B_SCALE: "a_scale", A_MODE: VEC32_UE8M0}),
     ],
 )
-def test_the_description_holds_epilogue_and_scales(
-    rocm: ctypes.CDLL, rest: str, expected: dict[int, int | str]
-) -> None:
+def test_the_description_holds_epilogue_and_scales(rocm, rest, expected):
     rocm.fake_attribute.restype = ctypes.c_uint64
     with bench(BACKEND, ops.parse(f"gemm_epilogue m=4 n=8 k=32 {rest}"), FakeDevice()) as made:
         for index, arguments in enumerate(made.sets):
@@ -130,36 +116,60 @@ def test_the_description_holds_epilogue_and_scales(
         f"{FP8} scale=tensor bias=yes",
     ],
 )
-def test_solutions_are_listed_for_an_epilogue(gpu: GpuDevice, key: str) -> None:
+def test_solutions_are_listed_for_an_epilogue(gpu, key):
     """The library offers none for a bias or scales that have no address yet."""
     space = BACKEND.space(ops.parse(key), gpu.info)
-    assert space is not None
     assert len(space.parameters["solution"]) == 6
 
 
-def test_the_default_is_the_heuristics_first_choice(gpu: GpuDevice) -> None:
+def test_every_solution_is_in_the_space_by_name(rocm, gpu):
+    space = BACKEND.space(ops.parse(PLAIN), gpu.info)
+    assert len(space.parameters["solution"]) == 6
+    assert space.default == {"solution": FIRST}  # the heuristic's first choice
+    assert rocm.fake_made() == 0
+    assert rocm.fake_strings() == 0, "a name was not freed"
     with bench(BACKEND, ops.parse(PLAIN), gpu) as made:
         assert made.kernel.info.name == FIRST
         assert made.kernel.info.resources["solution_index"] == 1
-
-
-def test_every_solution_is_in_the_space_by_name(rocm: ctypes.CDLL, gpu: GpuDevice) -> None:
-    space = BACKEND.space(ops.parse(PLAIN), gpu.info)
-    assert space is not None
-    assert len(space.parameters["solution"]) == 6
-    assert space.default == {"solution": FIRST}
-    assert rocm.fake_made() == 0
-    assert rocm.fake_strings() == 0, "a name was not freed"
-
-
-def test_solutions_of_another_gpu_are_not_listed(gpu: GpuDevice) -> None:
-    with pytest.raises(Unsupported):
+    with pytest.raises(Unsupported):  # those of another GPU are not listed
         BACKEND.space(ops.parse(PLAIN), absent("gfx942"))
 
 
-def test_a_name_finds_its_index_in_another_build(
-    rocm: ctypes.CDLL, gpu: GpuDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_workspace_is_that_of_pytorch(rocm, gpu, monkeypatch):
+    """76 MiB, or what its variables say; one of the solutions needs 48 MiB."""
+    problem = ops.parse(PLAIN)
+    assert BACKEND.settings(gpu.info) == {}
+    with bench(BACKEND, problem, gpu) as made:
+        assert made.kernel.info.resources["workspace_bytes"] == 76 * 2**20
+    names = BACKEND.space(problem, gpu.info).parameters["solution"]
+    monkeypatch.setenv("HIPBLASLT_WORKSPACE_SIZE", "32768")
+    fixed = {"workspace_kib": 32768}
+    assert BACKEND.settings(gpu.info) == fixed
+    space = BACKEND.space(problem, gpu.info)
+    assert len(space.parameters["solution"]) == len(names) - 1
+    assert all(config.items() >= fixed.items() for config in space)
+    with bench(BACKEND, problem, gpu, config=fixed | {"solution": THIRD}) as made:
+        assert made.kernel.info.resources["workspace_bytes"] == 32 * 2**20
+        BackendContract().check(made)
+    lost = (set(names) - set(space.parameters["solution"])).pop()
+    with pytest.raises(Unsupported):
+        BACKEND.prepare(problem, {"solution": lost}, gpu, [])
+    with bench(BACKEND, problem, gpu, config={"solution": lost, "workspace_kib": 49152}) as made:
+        assert made.kernel.info.name == lost  # the config overrides the variable
+    monkeypatch.setenv("CUBLASLT_WORKSPACE_SIZE", "77824")  # PyTorch reads it first
+    assert BACKEND.settings(gpu.info) == {}
+
+
+@pytest.mark.parametrize("value", [-1, 1.5, True, "big"])
+def test_a_workspace_that_is_no_size_is_refused(gpu, monkeypatch, value):
+    with pytest.raises(Unsupported):
+        BACKEND.prepare(ops.parse(PLAIN), {"workspace_kib": value}, gpu, [])
+    monkeypatch.setenv("HIPBLASLT_WORKSPACE_SIZE", "76MB")
+    with pytest.raises(UsageError):
+        BACKEND.settings(gpu.info)
+
+
+def test_a_name_finds_its_index_in_another_build(rocm, gpu, monkeypatch):
     problem = ops.parse(PLAIN)
     for build, index in (("0", 3), ("1", 4), ("4", 1)):
         monkeypatch.setenv("FAKE_ROCM_BUILD", build)
@@ -170,7 +180,7 @@ def test_a_name_finds_its_index_in_another_build(
             BackendContract().check(made)
 
 
-def test_solutions_are_listed_once_for_a_problem(rocm: ctypes.CDLL, gpu: GpuDevice) -> None:
+def test_solutions_are_listed_once_for_a_problem(rocm, gpu):
     before = rocm.fake_asked()
     for _ in range(3):
         with bench(BACKEND, ops.parse(PLAIN), gpu, config={"solution": THIRD}):
@@ -188,16 +198,14 @@ def test_solutions_are_listed_once_for_a_problem(rocm: ctypes.CDLL, gpu: GpuDevi
         ({"algo": "id=66"}, None),
     ],
 )
-def test_a_config_that_means_another_kernel_is_refused(
-    rocm: ctypes.CDLL, gpu: GpuDevice, config: dict[str, Any], now: str | None
-) -> None:
+def test_a_config_that_means_another_kernel_is_refused(rocm, gpu, config, now):
     before = gpu.free_bytes()
     with raises(Unsupported, now=now):
         BACKEND.prepare(ops.parse(PLAIN), config, gpu, [])
     assert (rocm.fake_made(), gpu.free_bytes()) == (0, before)
 
 
-def test_a_failure_leaks_no_workspace(rocm: ctypes.CDLL, gpu: GpuDevice) -> None:
+def test_a_failure_leaks_no_workspace(rocm, gpu):
     before = gpu.free_bytes()
     with pytest.raises(KeyError):  # an argument set without its arguments
         BACKEND.prepare(ops.parse(PLAIN), {}, gpu, [{}])
@@ -205,11 +213,9 @@ def test_a_failure_leaks_no_workspace(rocm: ctypes.CDLL, gpu: GpuDevice) -> None
 
 
 @pytest.mark.parametrize("build", range(1, 6))
-def test_every_shuffle_of_the_indices_is_noticed(
-    gpu: GpuDevice, monkeypatch: pytest.MonkeyPatch, build: int
-) -> None:
+def test_every_shuffle_of_the_indices_is_noticed(gpu, monkeypatch, build):
     problem = ops.parse(PLAIN)
-    tuned = hipblaslt.solutions(0, problem)
+    tuned = hipblaslt.solutions(0, problem, 76 << 20)
     monkeypatch.setenv("FAKE_ROCM_BUILD", str(build))
     hipblaslt.solutions.cache_clear()
     for one in tuned:
@@ -218,9 +224,7 @@ def test_every_shuffle_of_the_indices_is_noticed(
             BACKEND.prepare(problem, config, gpu, [])
 
 
-def test_a_library_without_names_runs_its_own_choice_only(
-    gpu: GpuDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_library_without_names_runs_its_own_choice_only(gpu, monkeypatch):
     monkeypatch.setattr(hipblaslt, "SOLUTION_NAME", "no_such_symbol")
     problem = ops.parse(PLAIN)
     assert BACKEND.space(problem, gpu.info) is None
@@ -230,12 +234,12 @@ def test_a_library_without_names_runs_its_own_choice_only(
         BACKEND.prepare(problem, {"solution_index": 1}, gpu, [])
 
 
-def test_short_names_are_held_in_the_string_itself(rocm: ctypes.CDLL) -> None:
+def test_short_names_are_held_in_the_string_itself(rocm):
     told = hipblaslt._String(size=5)
     told.local[:5] = b"short"
 
     class Function:
-        def __call__(self, handle: Any, algorithm: Any) -> Any:
+        def __call__(self, handle, algorithm):
             return told
 
     shared = {hipblaslt.SOLUTION_NAME: Function()}
@@ -243,9 +247,8 @@ def test_short_names_are_held_in_the_string_itself(rocm: ctypes.CDLL) -> None:
     assert hipblaslt.name_of(lt, bytes(24)) == "short"
 
 
-def test_failures_name_the_call(rocm: ctypes.CDLL, gpu: GpuDevice) -> None:
+def test_failures_name_the_call(rocm, gpu):
     problem = ops.parse(PLAIN)
-    kind: type[CaseError]
     for symbol, status, kind in (
         ("hipblasLtMatmulAlgoGetHeuristic", 7, Unsupported),
         ("hipblasLtMatrixLayoutCreate", 3, CaseError),
@@ -256,21 +259,16 @@ def test_failures_name_the_call(rocm: ctypes.CDLL, gpu: GpuDevice) -> None:
         assert rocm.fake_made() == 0
 
 
-def test_version_has_the_git_revision(rocm: ctypes.CDLL) -> None:
+def test_version_has_the_git_revision(rocm, monkeypatch):
     assert BACKEND.available() is None
     assert BACKEND.version() == "100202-fa4e0000"
+    monkeypatch.setattr(hipblaslt, "_shared_object", lambda: None)
+    assert (BACKEND.available() or "").startswith("libhipblaslt.so not found")
 
 
-def test_no_handle_is_made_without_a_device(
-    rocm: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_handle_is_made_without_a_device(rocm, monkeypatch):
     rocm.fake_fail(b"hipGetDeviceCount", 100, 2)
     assert BACKEND.available() is not None
     rocm.fake_fail(b"hipGetDeviceCount", 100, 2)
     with pytest.raises(UsageError):
         hipblaslt.library(0)
-
-
-def test_a_missing_library_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hipblaslt, "_shared_object", lambda: None)
-    assert (BACKEND.available() or "").startswith("libhipblaslt.so not found")

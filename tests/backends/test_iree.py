@@ -1,12 +1,9 @@
 """The real compiler and the real runtime."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,8 +16,7 @@ from kernelmark.backends.iree.runtime import HostKernel
 from kernelmark.backends.iree.targets import target
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CompileError, OutOfMemory
-from kernelmark.core.result import Config, KernelInfo
-from kernelmark.devices.base import Device
+from kernelmark.core.result import KernelInfo
 from kernelmark.host.processes import run_child
 from kernelmark.kernels import mlir
 from kernelmark.kernels.mlir.base import Form
@@ -36,7 +32,7 @@ GEMM = "gemm m=40 n=24 k=56 dtype=f32"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def cache(tmp_path_factory):
     """A cache of the tests' own: empty at first, shared by them."""
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
@@ -45,7 +41,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own_cache(tmp_path, monkeypatch):
     """An empty cache, and nothing remembered in this process."""
     monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(compiler, "_recent", type(compiler._recent)())
@@ -53,13 +49,13 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def device() -> Iterator[Device]:
+def device():
     opened = devices.registry.get("cpu").open(0, threads=1)
     yield opened
     opened.close()
 
 
-def worst(key: str, device: Device, config: Config | None = None) -> float:
+def worst(key, device, config=None):
     """The largest error anywhere, in units of the tolerance, of an output written in full."""
     with bench(backend, ops.parse(key), device, config=config, sets=1) as made:
         first, second = made.outcome(0, 0xFF), made.outcome(0, 0x5C)
@@ -81,7 +77,7 @@ def worst(key: str, device: Device, config: Config | None = None) -> float:
         ("conv n=1 c=4 h=7 w=7 k=6 r=3 s=3 pad=1 dtype=f16 layout=nhwc", {"im2col": False}),
     ],
 )
-def test_is_right_everywhere(key: str, config: Config, device: Device) -> None:
+def test_is_right_everywhere(key, config, device):
     assert worst(key, device, config) <= 1
 
 
@@ -111,11 +107,11 @@ def test_is_right_everywhere(key: str, config: Config, device: Device) -> None:
         ("copy n=100 dtype=f32", {"dynamic": "all"}),
     ],
 )
-def test_dynamic_dims_are_right(key: str, config: Config, device: Device) -> None:
+def test_dynamic_dims_are_right(key, config, device):
     assert worst(key, device, config) <= 1
 
 
-def test_one_dynamic_module_serves_other_sizes(own_cache: Path, device: Device) -> None:
+def test_one_dynamic_module_serves_other_sizes(own_cache, device):
     first, second = "gemm m=8 n=8 k=8 dtype=f32", "gemm m=5 n=9 k=3 dtype=f32"
     config = {"dynamic": "all"}
     assert not backend.compile(ops.parse(first), config, device.info).cached
@@ -124,7 +120,7 @@ def test_one_dynamic_module_serves_other_sizes(own_cache: Path, device: Device) 
 
 
 @pytest.mark.slow
-def test_tile_configs_are_right(device: Device) -> None:
+def test_tile_configs_are_right(device):
     key = "gemm m=70 n=50 k=40 dtype=f32 tb=t"
     found = backend.space(ops.parse(key), device.info)
     assert found is not None
@@ -142,13 +138,12 @@ def test_tile_configs_are_right(device: Device) -> None:
         "conv n=2 c=8 h=6 w=9 k=6 r=1 s=1 stride_h=2 stride_w=3 groups=2 dtype=f32",
     ],
 )
-def test_forms_for_gpus_agree(key: str, device: Device) -> None:
+def test_forms_for_gpus_agree(key, device):
     """CPUs also compute them, if slowly."""
     problem = ops.parse(key)
     specs = ops.registry.get(problem.op).tensors(problem)
     text = mlir.SOURCES[problem.op].text(problem, specs, Form(gpu=True))
     goal = target(device.info)
-    assert goal is not None
     binary = compiler.build(text, goal.flags, goal.identity).binary
     with bench(backend, problem, device, sets=1) as made:
         device.poison(made.output(0), 0xFF)
@@ -171,9 +166,7 @@ def test_forms_for_gpus_agree(key: str, device: Device) -> None:
         ("attention heads=2 seq=32 dim=32 dtype=f8e4m3", False),
     ],
 )
-def test_short_floats_are_right(
-    key: str, dynamic: str | bool, device: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_short_floats_are_right(key, dynamic, device, monkeypatch):
     """The backend leaves them to GPUs; a CPU can emulate them, and so check the text."""
     monkeypatch.setattr("kernelmark.backends.iree._emulated", lambda problem: None)
     assert worst(key, device, {"dynamic": dynamic}) <= 1
@@ -201,7 +194,7 @@ def test_short_floats_are_right(
         ("cuda", "sm_90", "attention heads=2 seq=64 dim=64 dtype=f64", {}),
     ],
 )
-def test_compiles_for_absent_gpus(kind: str, arch: str, key: str, config: Config) -> None:
+def test_compiles_for_absent_gpus(kind, arch, key, config):
     info = DeviceInfo(name=f"{kind}:0", kind=kind, model="absent", arch=arch)
     built = backend.compile(ops.parse(key), config, info)
     assert built.resources["binary_bytes"] > 1000
@@ -218,7 +211,7 @@ def test_compiles_for_absent_gpus(kind: str, arch: str, key: str, config: Config
         ("batched_gemm_quant batch=2 m=64 n=64 k=128 scheme=afp4wfp4", True),
     ],
 )
-def test_short_floats_of_gfx942(key: str, compiles: bool) -> None:
+def test_short_floats_of_gfx942(key, compiles):
     """It multiplies fnuz floats, and IREE emulates MXFP4; of the other 8-bit floats IREE itself
     says that there are none."""
     info = DeviceInfo(name="hip:0", kind="hip", model="absent", arch="gfx942")
@@ -230,7 +223,7 @@ def test_short_floats_of_gfx942(key: str, compiles: bool) -> None:
     assert "F8E4M3FN" in raised.value.message.splitlines()[0]
 
 
-def workers() -> int:
+def workers():
     """IREE's threads in this process."""
     count = 0
     for task in Path("/proc/self/task").iterdir():
@@ -244,7 +237,7 @@ def workers() -> int:
 @pytest.mark.skipif(
     not Path("/proc/self/task").exists(), reason="needs Linux's /proc to count threads"
 )
-def test_threads_follow_the_device() -> None:
+def test_threads_follow_the_device():
     kind = devices.registry.get("cpu")
     for threads in {1, min(2, kind.infos()[0].units)}:
         device = kind.open(0, threads=threads)
@@ -252,7 +245,7 @@ def test_threads_follow_the_device() -> None:
             with bench(backend, ops.parse(GEMM), device, sets=1) as made:
                 made.outcome(0, 0xFF)
                 # IREE starts its threads lazily, which takes seconds on a busy machine.
-                expected, end = 0 if threads == 1 else threads, time.monotonic() + 60
+                expected, end = 0 if threads == 1 else threads, time.monotonic() + 600
                 while workers() != expected and time.monotonic() < end:
                     time.sleep(0.01)
                 assert workers() == expected
@@ -265,7 +258,7 @@ def test_threads_follow_the_device() -> None:
             device.close()
 
 
-def test_memory_is_given_back(device: Device) -> None:
+def test_memory_is_given_back(device):
     with bench(backend, ops.parse(GEMM), device) as made:
         made.outcome(0, 0xFF)
         made.kernel.close()
@@ -273,7 +266,7 @@ def test_memory_is_given_back(device: Device) -> None:
     assert all(m.closed for m in maps)
 
 
-def test_compile_fills_the_cache(own_cache: Path, device: Device) -> None:
+def test_compile_fills_the_cache(own_cache, device):
     problem = ops.parse(GEMM)
     first = backend.compile(problem, {}, device.info)
     assert not first.cached
@@ -293,7 +286,7 @@ def test_compile_fills_the_cache(own_cache: Path, device: Device) -> None:
     assert third.binary_hash == first.binary_hash
 
 
-def test_the_compilers_tile_sizes_are_kept_with_the_module(own_cache: Path, device: Device) -> None:
+def test_the_compilers_tile_sizes_are_kept_with_the_module(own_cache, device):
     problem = ops.parse(GEMM)
     first = backend.compile(problem, {}, device.info)
     ((name, config),) = first.configs.items()
@@ -303,9 +296,7 @@ def test_the_compilers_tile_sizes_are_kept_with_the_module(own_cache: Path, devi
     assert backend.compile(problem, {}, device.info).configs == first.configs
 
 
-def test_a_module_cached_before_configs_were_kept_is_used(
-    own_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_module_cached_before_configs_were_kept_is_used(own_cache, monkeypatch):
     monkeypatch.setattr(compiler, "run_compiler", lambda *given, **more: b"binary")
     compiler.build("a", (), "")
     for entry in own_cache.rglob("*.entry"):
@@ -316,12 +307,10 @@ def test_a_module_cached_before_configs_were_kept_is_used(
     assert (found.binary, found.cached, found.configs) == (b"binary", True, {})
 
 
-def test_cache_tells_apart_what_changes_the_code(
-    own_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[tuple[str, ...]] = []
+def test_cache_tells_apart_what_changes_the_code(own_cache, monkeypatch):
+    made = []
 
-    def fake(source: str, flags: tuple[str, ...], spec: str, dumps: Path) -> bytes:
+    def fake(source, flags, spec, dumps):
         made.append((source, *flags))
         return b"binary"
 
@@ -338,13 +327,11 @@ def test_cache_tells_apart_what_changes_the_code(
     assert len(made) == 6
 
 
-def test_an_unwritable_cache_costs_one_compilation(
-    own_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritable_cache_costs_one_compilation(own_cache, monkeypatch):
     own_cache.write_text("a file, not a folder")
-    made: list[str] = []
+    made = []
 
-    def fake(source: str, flags: tuple[str, ...], spec: str, dumps: Path) -> bytes:
+    def fake(source, flags, spec, dumps):
         made.append(source)
         return b"binary"
 
@@ -353,14 +340,14 @@ def test_an_unwritable_cache_costs_one_compilation(
     assert made == ["a"]
 
 
-def compile_one(key: str, folder: str, found: multiprocessing.Queue[str]) -> None:
+def compile_one(key, folder, found):
     os.environ["KERNELMARK_CACHE"] = folder
     info = devices.registry.get("cpu").infos()[0]
     found.put(backend.compile(ops.parse(key), {}, info).binary_hash)
 
 
 @pytest.mark.slow
-def test_processes_compile_at_once(own_cache: Path) -> None:
+def test_processes_compile_at_once(own_cache):
     context = multiprocessing.get_context("spawn")
     found = context.Queue()
     jobs = [
@@ -375,16 +362,14 @@ def test_processes_compile_at_once(own_cache: Path) -> None:
     assert len(list(own_cache.rglob("*.entry"))) == 2  # the module, and its configs
 
 
-def test_a_refused_module_says_where(own_cache: Path) -> None:
+def test_a_refused_module_says_where(own_cache):
     with raises(CompileError, line=2) as raised:
         compiler.build("module {\n  func.func @main() { nonsense }\n}", (), "")
     assert len(raised.value.message) < 2500
     assert list(own_cache.rglob("*.entry")) == []
 
 
-def test_a_compiler_that_dies_is_a_compile_error(
-    own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compiler_that_dies_is_a_compile_error(own_cache, tmp_path, monkeypatch):
     tool = tmp_path / "iree-compile"
     tool.write_text("#!/bin/sh\nkill -ABRT $$\n")
     tool.chmod(0o755)
@@ -397,16 +382,16 @@ def test_a_compiler_that_dies_is_a_compile_error(
 
 
 @pytest.fixture
-def hanging_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[Any]]:
+def hanging_compiler(tmp_path, monkeypatch):
     """A stand-in for iree-compile that hangs in its first calls, each of which is given half a
     second; returns the limits of all calls."""
     tool, awake = tmp_path / "iree-compile", tmp_path / "awake"
     tool.write_text(f"#!/bin/sh\n[ -e {awake} ] || sleep 600\ncat > /dev/null\nprintf module\n")
     tool.chmod(0o755)
-    limits: list[Any] = []
+    limits = []
 
-    def make(hangs: int) -> list[Any]:
-        def run(command: list[str], *, timeout_s: float | None = None, **more: Any) -> Any:
+    def make(hangs):
+        def run(command, *, timeout_s=None, **more):
             limits.append(timeout_s)
             if len(limits) > hangs:
                 awake.touch()
@@ -421,18 +406,14 @@ def hanging_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callabl
 
 
 @pytest.mark.parametrize("dumps", [False, True])
-def test_a_compiler_that_hangs_once_is_started_again(
-    hanging_compiler: Callable[[int], list[Any]], tmp_path: Path, dumps: bool
-) -> None:
+def test_a_compiler_that_hangs_once_is_started_again(hanging_compiler, tmp_path, dumps):
     limits = hanging_compiler(1)
     made = compiler.run_compiler("module {}", (), dumps=tmp_path if dumps else None)
     assert made == b"module"
     assert limits == [compiler.KERNEL_LIMIT_S] * 2
 
 
-def test_a_compiler_that_hangs_twice_is_a_compile_error(
-    hanging_compiler: Callable[[int], list[Any]],
-) -> None:
+def test_a_compiler_that_hangs_twice_is_a_compile_error(hanging_compiler):
     limits = hanging_compiler(9)
     limit_s = compiler.KERNEL_LIMIT_S
     with raises(CompileError, tries=2) as raised:
@@ -441,9 +422,7 @@ def test_a_compiler_that_hangs_twice_is_a_compile_error(
     assert limits == [limit_s] * 2
 
 
-def test_intermediate_results_beyond_memory(
-    device: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_intermediate_results_beyond_memory(device, monkeypatch):
     problem = ops.parse("attention heads_q=4 heads_kv=2 seq=16 dim=8 dtype=f32")
     needed = 4 * 16 * 16 * 8
     monkeypatch.setattr(device, "free_bytes", lambda: needed - 1)
@@ -451,11 +430,11 @@ def test_intermediate_results_beyond_memory(
         backend.prepare(problem, {}, device, [])
 
 
-def test_exhausted_memory_in_a_launch_is_out_of_memory(device: Device) -> None:
+def test_exhausted_memory_in_a_launch_is_out_of_memory(device):
     with bench(backend, ops.parse(GEMM), device, sets=1) as made:
         kernel = cast(Any, made.kernel)
 
-        def refuse(*_: object) -> None:
+        def refuse(*_):
             raise RuntimeError("Error invoking function: c.c:1: RESOURCE_EXHAUSTED; too much")
 
         kernel._invoke = refuse
@@ -464,7 +443,7 @@ def test_exhausted_memory_in_a_launch_is_out_of_memory(device: Device) -> None:
         assert "RESOURCE_EXHAUSTED; too much" in raised.value.message
 
 
-def test_misaligned_memory_is_refused(device: Device) -> None:
+def test_misaligned_memory_is_refused(device):
     from dataclasses import replace
 
     with bench(backend, ops.parse(GEMM), device, sets=1) as made:
@@ -474,7 +453,7 @@ def test_misaligned_memory_is_refused(device: Device) -> None:
             backend.prepare(made.problem, {}, device, [tensors])
 
 
-def test_an_old_runtime_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_runtime_is_named(monkeypatch):
     import iree.runtime as rt
 
     class Old:

@@ -1,15 +1,11 @@
 """IREE for GPUs: the real compiler, and the real runtime on a CPU and on a GPU modelled in C."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,7 +19,7 @@ from kernelmark.devices.base import OwnQueue, own_queue
 from kernelmark.gpu import pack as packs
 from kernelmark.gpu import rtc
 from kernelmark.kernels import rtc as kernels
-from kernelmark.testing.backends import Bench, bench
+from kernelmark.testing.backends import bench
 from kernelmark_dev.raising import raises
 
 backend = backends.registry.get("iree")
@@ -37,7 +33,7 @@ H200 = DeviceInfo(name="cuda:0", kind="cuda", model="absent", arch="sm_90")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KERNELMARK_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.delenv("KERNELMARK_PACK", raising=False)
@@ -47,9 +43,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 # -- packs
 
 
-def test_a_pack_holds_what_compiling_here_gives(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pack_holds_what_compiling_here_gives(tmp_path, monkeypatch):
     problem = ops.parse(BFLOATS)
     (made,) = pack.fill(tmp_path, [problem], ["sm_90"])
     assert made.reason == ""
@@ -66,9 +60,7 @@ def test_a_pack_holds_what_compiling_here_gives(
     assert compiler.packed_by() == backend.libraries()["iree-compiler"]
 
 
-def test_the_command_says_what_became_of_each(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_says_what_became_of_each(tmp_path, capsys):
     listed = tmp_path / "problems.txt"
     listed.write_text(
         f"# what the service calls\n{BFLOATS}\n\n  gemm m=8 n=8 k=8 dtype=f8e4m3fnuz  # once\n"
@@ -94,12 +86,7 @@ def test_the_command_says_what_became_of_each(
         (b"\xff\xfe", {}),
     ],
 )
-def test_a_bad_file_of_problems_is_one_sentence(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    text: str | bytes | None,
-    fields: dict[str, str],
-) -> None:
+def test_a_bad_file_of_problems_is_one_sentence(tmp_path, capsys, text, fields):
     listed = tmp_path / "problems.txt"
     if text is not None:
         listed.write_bytes(text.encode() if isinstance(text, str) else text)
@@ -110,13 +97,13 @@ def test_a_bad_file_of_problems_is_one_sentence(
     assert not (tmp_path / "pack").exists()
 
 
-def test_filling_needs_the_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_filling_needs_the_compiler(tmp_path, monkeypatch):
     monkeypatch.setattr(compiler, "present", lambda name: False)
     with pytest.raises(UsageError):
         pack.fill(tmp_path, [ops.parse(GEMM)], ["sm_90"])
 
 
-def test_a_batch_of_products_is_one_kernel_in_one_submission() -> None:
+def test_a_batch_of_products_is_one_kernel_in_one_submission():
     problem = ops.parse(GEMM)
     goal = target(H200)
     assert goal is not None
@@ -133,7 +120,7 @@ def test_a_batch_of_products_is_one_kernel_in_one_submission() -> None:
 @pytest.mark.skipif(
     runtime.absent("cuda") is None, reason="there is a CUDA device: the other tests use it"
 )
-def test_without_a_gpu_everything_has_a_reason() -> None:
+def test_without_a_gpu_everything_has_a_reason():
     reason = backend.supports(ops.parse(GEMM), H200)
     assert reason is not None
     assert "cuda" in reason
@@ -144,7 +131,7 @@ def test_without_a_gpu_everything_has_a_reason() -> None:
 
 
 @pytest.fixture(scope="module")
-def program() -> runtime.Program:
+def program():
     import iree.runtime as rt
 
     problem = ops.parse(GEMM)
@@ -152,7 +139,6 @@ def program() -> runtime.Program:
     info = devices.registry.get("cpu").infos()[0]
     cpu, gpu = target(info), target(H200)
     assert cpu is not None
-    assert gpu is not None
     text = choices.source(problem, choices.choose(problem, {}, cpu))
     flags = (*cpu.flags, *(flag for flag in gpu.flags if "target" not in flag))
     built = compiler.compile_now(choices.with_batch(text, specs), flags, cpu.identity)
@@ -160,27 +146,27 @@ def program() -> runtime.Program:
 
 
 @pytest.fixture
-def made() -> Iterator[Bench]:
+def made():
     device = devices.registry.get("cpu").open(0, threads=1)
     with bench(backend, ops.parse(GEMM), device, sets=3) as found:
         yield found
     device.close()
 
 
-def queued(program: runtime.Program, made: Bench, calls: list[str]) -> runtime.QueueKernel:
+def queued(program, made, calls):
     specs = ops.registry.get("gemm").tensors(made.problem)
     return runtime.QueueKernel(
-        program, specs, made.sets, KernelInfo(), ready=lambda: calls.append("ready"), chained=True
+        program, specs, made.sets, KernelInfo(), ready=lambda: calls.append("ready")
     )
 
 
-def written(made: Bench) -> list[bool]:
+def written(made):
     """Which sets' outputs hold no poison at all."""
     return [made.device.count_poison(made.output(i), 0xFF) == 0 for i in range(3)]
 
 
-def test_a_launch_waits_before_and_is_done_after(program: runtime.Program, made: Bench) -> None:
-    calls: list[str] = []
+def test_a_launch_waits_before_and_is_done_after(program, made):
+    calls = []
     kernel = queued(program, made, calls)
     made.device.poison(made.output(1), 0xFF)
     kernel.launch(0, 1)
@@ -192,9 +178,7 @@ def test_a_launch_waits_before_and_is_done_after(program: runtime.Program, made:
 
 
 @pytest.mark.parametrize("count", [1, 2, choices.BATCH - 1, choices.BATCH, 2 * choices.BATCH + 3])
-def test_a_replay_works_on_the_sets_in_its_order(
-    program: runtime.Program, made: Bench, count: int
-) -> None:
+def test_a_replay_works_on_the_sets_in_its_order(program, made, count):
     kernel = queued(program, made, [])
     for index in range(3):
         made.device.poison(made.output(index), 0xFF)
@@ -206,7 +190,7 @@ def test_a_replay_works_on_the_sets_in_its_order(
     kernel.close()
 
 
-def test_a_queue_that_breaks_says_so(program: runtime.Program, made: Bench) -> None:
+def test_a_queue_that_breaks_says_so(program, made):
     kernel = queued(program, made, [])
     kernel._timeline.fail("the GPU fell off the bus")
     with pytest.raises(RuntimeError, match=r"^iree: "):
@@ -214,7 +198,7 @@ def test_a_queue_that_breaks_says_so(program: runtime.Program, made: Bench) -> N
     kernel.close()
 
 
-def test_devices_know_the_kernel_by_its_launch(program: runtime.Program, made: Bench) -> None:
+def test_devices_know_the_kernel_by_its_launch(program, made):
     kernel = queued(program, made, [])
     assert isinstance(kernel, OwnQueue)
     assert own_queue(kernel.launch) is kernel
@@ -269,7 +253,7 @@ out["not packed"] = reason
 device.close()
 print(json.dumps(out))
 """
-TIMINGS: dict[str, dict[str, str]] = {
+TIMINGS = {
     "cold": {},
     "hot": {"cache": "hot"},
     "flush": {"cache": "flush"},
@@ -280,7 +264,7 @@ TIMINGS: dict[str, dict[str, str]] = {
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def told(tmp_path_factory):
     """What a process says that has the model for its driver, and packs in place of compilers."""
     cc = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if cc is None:
@@ -306,24 +290,23 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         timeout=600,
     )
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    return json.loads(done.stdout)
 
 
-def test_a_pack_stands_in_for_the_compiler(told: dict[str, Any]) -> None:
+def test_a_pack_stands_in_for_the_compiler(told):
     assert told["available"] is None
     assert told["libraries"] == backend.libraries()
     assert "iree-sm_89" in told["not packed"]
 
 
-def test_our_memory_is_worked_on_in_order(told: dict[str, Any]) -> None:
+def test_our_memory_is_worked_on_in_order(told):
     assert told["in order"]
     assert told["worst"] <= 1
     assert told["guards"]
 
 
 @pytest.mark.parametrize("name", ["cold", "hot"])
-def test_a_case_is_measured_and_checked(told: dict[str, Any], name: str) -> None:
+def test_a_case_is_measured_and_checked(told, name):
     case = told[name]
     assert (case["status"], case["error"]) == ("ok", "")
     assert case["name"] == "gemm cuda sm_89: main_dispatch_0_matmul_40x24x56_f32"
@@ -344,8 +327,6 @@ def test_a_case_is_measured_and_checked(told: dict[str, Any], name: str) -> None
         ("gate", "timer=gate"),
     ],
 )
-def test_what_the_queue_cannot_show_is_unsupported(
-    told: dict[str, Any], name: str, words: str
-) -> None:
+def test_what_the_queue_cannot_show_is_unsupported(told, name, words):
     assert told[name]["status"] == "unsupported"
     assert told[name]["error"].startswith(f"{words} ")

@@ -1,12 +1,7 @@
 """benchmarks/iree_suites.py without the compiler: what it goes on from, and what it counts."""
 
-from __future__ import annotations
-
 import json
 import sys
-from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -24,7 +19,7 @@ MADE = {"date": "2026-01-02", "sources": "new", "seconds": 1}
 
 
 @pytest.fixture
-def script(benchmark_script, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def script(benchmark_script, monkeypatch):
     module = benchmark_script("iree_suites.py")
     made = [
         module.Module(key=f"{number}", problems={key: ("some", ops.parse(key))})
@@ -35,17 +30,17 @@ def script(benchmark_script, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def outcome(problem: Any) -> dict[str, Any]:
+def outcome(problem):
     if "f8e4m3" in problem.key:
         return {"status": "compile_error", "reason": ERROR.format(n=7), **MADE}
     return {"status": "ok", **MADE}
 
 
-def run(script: ModuleType, monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[int, list[str]]:
+def run(script, monkeypatch, *words):
     """The exit code and what was compiled."""
-    asked: list[str] = []
+    asked = []
 
-    def compiled(problem: Any, info: object) -> dict[str, Any]:
+    def compiled(problem, info):
         asked.append(problem.key)
         return outcome(problem)
 
@@ -54,9 +49,7 @@ def run(script: ModuleType, monkeypatch: pytest.MonkeyPatch, *words: str) -> tup
     return script.main(), asked
 
 
-def test_goes_on_where_it_was_interrupted(
-    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_goes_on_where_it_was_interrupted(script, monkeypatch, tmp_path):
     state, result = tmp_path / "state.jsonl", tmp_path / "result.json"
     words = ("--state", str(state), "-o", str(result))
     code, first = run(script, monkeypatch, *words, "--part", "1/2")
@@ -76,9 +69,7 @@ def test_goes_on_where_it_was_interrupted(
     )
 
 
-def test_reuses_the_outcomes_of_texts_that_have_not_changed(
-    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_reuses_the_outcomes_of_texts_that_have_not_changed(script, monkeypatch, tmp_path):
     first, second = tmp_path / "first.json", tmp_path / "second.json"
     run(script, monkeypatch, "-o", str(first))
     changed = script.modules(None)[2]
@@ -95,9 +86,7 @@ def test_reuses_the_outcomes_of_texts_that_have_not_changed(
     ]
 
 
-def test_a_result_keeps_the_dates_of_reused_outcomes(
-    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_result_keeps_the_dates_of_reused_outcomes(script, monkeypatch, tmp_path):
     path = tmp_path / "result.json"
     run(script, monkeypatch, "-o", str(path))
     document = json.loads(path.read_text())
@@ -112,41 +101,9 @@ def test_a_result_keeps_the_dates_of_reused_outcomes(
     ]
 
 
-def test_a_file_without_hashes_cannot_be_reused(
-    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    path = tmp_path / "result.json"
-    path.write_text('{"figures": {"diagnostics": []}}')
-    with pytest.raises(SystemExit):
-        run(script, monkeypatch, "--reuse", str(path), "-o", str(path))
-
-
-def test_no_time_compiles_nothing(
-    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    words = ("-o", str(tmp_path / "result.json"), "--seconds", "-1")
-    assert run(script, monkeypatch, *words) == (1, [])
-
-
-@pytest.mark.parametrize("text", ["0/2", "3/2", "1", "x/2"])
-def test_a_bad_part_is_a_usage_error(
-    script: ModuleType, monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        run(script, monkeypatch, "--part", text)
-    assert ended.value.code == 2
-
-
-def test_a_refusal_of_our_own_fails_a_bar(script: ModuleType) -> None:
+def test_a_refusal_of_our_own_fails_a_bar(script):
     row = {"op": "gemm", "dtype": "f16", "status": "ok", "reason": ""}
     good = script.bars_of([row], 1, "gfx942")
     assert all(holds for _, _, holds in good)
     refused = script.bars_of([row | {"status": "unsupported", "reason": "ours"}], 1, "gfx942")
     assert [holds for _, _, holds in refused] == [True, True, False, False]
-
-
-def test_diagnostics_of_one_kind_are_counted_together(script: ModuleType) -> None:
-    assert script.kind_of(ERROR.format(n=7)) == script.kind_of(ERROR.format(n=99))
-    sizes = [f"tile 'tensor<{n}x16xbf16>' of operand #{n} is odd" for n in (1, 22)]
-    assert len({script.kind_of(text) for text in sizes}) == 1
-    assert script.kind_of("no f16 on gfx942") != script.kind_of("no f32 on gfx942")

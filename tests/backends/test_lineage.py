@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
-import shutil
+from pathlib import Path
 
 import pytest
 
-from kernelmark.backends._lineage import change_notes, identify, place_of, remember
+from kernelmark.backends._lineage import (
+    change_notes,
+    check_names,
+    former_name,
+    identify,
+    place_of,
+    remember,
+)
 from kernelmark.core.errors import UsageError
 
 
@@ -47,25 +54,39 @@ def test_a_changed_file_is_the_same_kernel_and_is_told(tmp_path):
     assert not measured(path).changed
 
 
-def test_a_copy_is_the_same_kernel_and_another_file_is_not(tmp_path):
-    first = write(tmp_path / "a" / "mine.py")
-    assert measured(first).name == "./mine.py"
-    copy = tmp_path / "b" / "mine.py"
-    copy.parent.mkdir()
-    shutil.copy(first, copy)
-    assert measured(copy).name == "./mine.py"
+def test_a_file_outside_a_repository_goes_by_its_file_name(tmp_path):
+    first = measured(write(tmp_path / "a" / "mine.py"))
     other = measured(write(tmp_path / "c" / "mine.py", "op = 'conv'\n"))
-    assert other.name.startswith("./mine.py@")
-    assert measured(tmp_path / "c" / "mine.py").name == other.name
-    together = identify([write(tmp_path / "d" / "x.py"), write(tmp_path / "e" / "x.py", "y = 1")])
-    assert len({one.name for one in together}) == 2
+    assert first.name == other.name == "./mine.py"
+    assert (first.replaces, other.replaces) == (False, True)
 
 
-def test_a_file_that_was_moved_and_changed_keeps_its_name(tmp_path):
-    path = write(tmp_path / "a" / "mine.py")
-    measured(path)
-    path.unlink()
-    assert measured(write(tmp_path / "b" / "mine.py", "op = 'conv'\n")).name == "./mine.py"
+def test_two_files_of_a_name_cannot_share_a_run(tmp_path):
+    files = [write(tmp_path / folder / "mine.py") for folder in "ab"]
+    kernels = dict(zip("ab", identify(files), strict=True))
+    with pytest.raises(UsageError):
+        check_names(kernels)
+
+
+def test_a_file_in_a_repository_goes_by_its_path_there(tmp_path, monkeypatch):
+    for clone, mark in (("clone", Path.mkdir), ("worktree", Path.touch)):
+        path = write(tmp_path / clone / "kernels" / "mine.py", f"op = '{clone}'\n")
+        mark(tmp_path / clone / ".git")
+        monkeypatch.chdir(path.parent)
+        assert measured(path).name == "./kernels/mine.py"
+    assert former_name(path) == "./mine.py"
+
+
+@pytest.mark.parametrize("text", ["", '{"./mine.py": {"path": "/other/mine.py", "digest": "0"}}'])
+def test_a_name_does_not_depend_on_the_cache(tmp_path, text):
+    write(tmp_path / "cache" / "kernels.json", text)
+    (kernel,) = identify([write(tmp_path / "mine.py")])
+    assert kernel.name == "./mine.py"
+
+
+def test_a_series_of_an_older_version_can_be_continued(tmp_path):
+    (kernel,) = identify([write(tmp_path / "a" / "mine.py", 'name = "./mine.py"\n')])
+    assert kernel.name == "./mine.py"
 
 
 @pytest.mark.parametrize(

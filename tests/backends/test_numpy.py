@@ -1,7 +1,5 @@
 """NumPy's products: exactly the stated types, no memory in a launch, right for every shape."""
 
-from __future__ import annotations
-
 import ctypes
 import tracemalloc
 
@@ -11,12 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelmark import ops
+from kernelmark.backends import numpy
 from kernelmark.backends import numpy as numpy_backend
-from kernelmark.backends.numpy import backend, layers
-from kernelmark.backends.numpy.gemms import einsum, matmul
+from kernelmark.backends.numpy import backend, einsum, matmul
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import OutOfMemory, Unsupported
-from kernelmark.core.problem import Problem
 from kernelmark.devices.cpu import CpuDevice
 from kernelmark.testing.backends import bench
 from kernelmark_dev.raising import raises_code
@@ -31,7 +28,7 @@ def device():
     opened.close()
 
 
-def worst_everywhere(problem: Problem, device: CpuDevice) -> float:
+def worst_everywhere(problem, device):
     with bench(backend, problem, device, sets=1) as made:
         made.outcome(0, 0xFF)
         out = made.output(0)
@@ -100,7 +97,7 @@ sizes = st.integers(1, 6)
     groups=st.integers(1, 3),
 )
 def test_conv_is_right_everywhere(device, data, layout, dtype, groups):
-    given_: dict[str, int] = {"n": data.draw(st.integers(1, 2)), "groups": groups}
+    given_ = {"n": data.draw(st.integers(1, 2)), "groups": groups}
     given_["c"], given_["k"] = groups * data.draw(sizes), groups * data.draw(sizes)
     for side, taps in (("h", "r"), ("w", "s")):
         given_[taps] = data.draw(st.integers(1, 4))
@@ -142,7 +139,7 @@ def test_attention_is_right_everywhere(
         layout=layout,
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layers, "SLAB_BYTES", slab)
+        patch.setattr(numpy, "SLAB_BYTES", slab)
         assert worst_everywhere(problem, device) <= 1
 
 

@@ -5,16 +5,12 @@ rocblas/: `scripts/rocm-headers DIR` unpacks Debian's packages into one. They ar
 linked. The sizes of the arguments that we pass are recorded from real calls into the model.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,13 +19,12 @@ from kernelmark.backends import hipblaslt, rocblas
 from kernelmark.core.errors import CaseError, UsageError
 from kernelmark.gpu import driver as drivers
 from kernelmark.gpu import library as hip_table
+from kernelmark.gpu import rocm as rocm_install
 from kernelmark.gpu.architectures import absent
-from kernelmark.gpu.library import find_library, first_of, rocm_places
 from kernelmark.testing.backends import bench
 
 from .header_names import DESC, TYPES
 
-pytestmark = pytest.mark.slow
 FOLDERS = ("/opt/rocm/include", "/usr/include")
 PREFIX = """
 #define __HIP_PLATFORM_AMD__ 1
@@ -88,7 +83,7 @@ ATTRIBUTES = {
 NEWER = {"HIP_R_4F_E2M1": 70000000, "hipDeviceAttributeNumberOfXccs": 70000000}
 
 
-def includes() -> Path:
+def includes():
     given = [os.environ.get("ROCM_HEADERS", ""), f"{os.environ.get('ROCM_PATH', '')}/include"]
     for folder in (*given, *FOLDERS):
         if folder and (Path(folder) / "hipblaslt" / "hipblaslt.h").is_file():
@@ -96,7 +91,7 @@ def includes() -> Path:
     pytest.skip("needs ROCm's headers: scripts/rocm-headers DIR, then ROCM_HEADERS=DIR/usr/include")
 
 
-def compiled(lines: list[str]) -> str:
+def compiled(lines):
     """The compiler's complaints about assertions on the headers."""
     folder, compiler = includes(), shutil.which("c++") or shutil.which("g++")
     if compiler is None:
@@ -107,7 +102,7 @@ def compiled(lines: list[str]) -> str:
     return "\n".join(line for line in done.stderr.splitlines() if "error" in line)
 
 
-def equal(pairs: dict[str, int]) -> list[str]:
+def equal(pairs):
     lines = []
     for name, number in pairs.items():
         line = f'static_assert(({name}) == {number}, "{name} is not {number}");'
@@ -117,7 +112,7 @@ def equal(pairs: dict[str, int]) -> list[str]:
     return lines
 
 
-def test_hipblaslt_s_numbers() -> None:
+def test_hipblaslt_s_numbers():
     table = hipblaslt.TABLE
     pairs = {f"HIP_{TYPES[name]}": number for name, number in table.types.items()}
     pairs |= {f"HIPBLAS_COMPUTE_{COMPUTE[name]}": n for name, n in table.compute.items()}
@@ -129,6 +124,7 @@ def test_hipblaslt_s_numbers() -> None:
         "HIPBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET": table.layout["batch_stride"],
         "HIPBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES": table.workspace_attribute,
         "HIPBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0": table.scale_e8m0,
+        "HIPBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F": table.scale_rows,
         "HIPBLAS_STATUS_NOT_SUPPORTED": table.not_supported,
         "HIPBLAS_STATUS_ALLOC_FAILED": table.alloc_failed,
         "HIPBLAS_STATUS_SUCCESS": 0,
@@ -141,7 +137,7 @@ def test_hipblaslt_s_numbers() -> None:
     assert compiled(equal(pairs)) == ""
 
 
-def test_rocblas_s_numbers() -> None:
+def test_rocblas_s_numbers():
     pairs = {f"rocblas_datatype_{name}_r": number for name, number in rocblas.TYPES.items()}
     names = ("rocblas_operation_none", "rocblas_operation_transpose")
     pairs |= dict(zip(names, rocblas.TRANSPOSE, strict=True))
@@ -162,7 +158,7 @@ def test_rocblas_s_numbers() -> None:
     assert compiled(equal(pairs)) == ""
 
 
-def test_hip_s_numbers() -> None:
+def test_hip_s_numbers():
     hip = hip_table.HIP
     pairs = {f"hipDeviceAttribute{ATTRIBUTES[name]}": n for name, n in hip.attributes.items()}
     pairs |= {
@@ -182,45 +178,41 @@ def test_hip_s_numbers() -> None:
 class Recorder:
     """A library whose calls leave the sizes of their arguments behind."""
 
-    def __init__(self, library: ctypes.CDLL) -> None:
+    def __init__(self, library):
         self.library = library
-        self.seen: dict[str, set[tuple[int, ...]]] = {}
+        self.seen = {}
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name):
         return _Recorded(name, self.library[name], self.seen)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return getattr(self.library, name)
 
 
 class _Recorded:
-    def __init__(
-        self, name: str, function: Callable[..., Any], seen: dict[str, set[tuple[int, ...]]]
-    ) -> None:
+    def __init__(self, name, function, seen):
         object.__setattr__(self, "call", (name, function, seen))
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name, value):
         setattr(self.call[1], name, value)
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments):
         name, function, seen = self.call
         seen.setdefault(name, set()).add(tuple(map(_size, arguments)))
         return function(*arguments)
 
 
-def _size(argument: Any) -> int:
+def _size(argument):
     """Bytes of an argument as ctypes passes it."""
     simple = isinstance(argument, ctypes._SimpleCData)
     return ctypes.sizeof(argument) if simple else 4 if isinstance(argument, int) else 8
 
 
-def test_calls_have_the_declared_arguments(
-    rocm: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recorder: Any = Recorder(rocm)
+@pytest.mark.slow
+def test_calls_have_the_declared_arguments(rocm, monkeypatch):
+    recorder = Recorder(rocm)
     monkeypatch.setattr(drivers, "find_library", lambda table: recorder)
-    for module in (hipblaslt, rocblas):
-        monkeypatch.setattr(module, "first_of", lambda places: recorder)
+    monkeypatch.setattr(rocm_install, "load", lambda names: recorder)
     device = devices.registry.get("hip").open(0)
     for key in (
         "gemm m=4 n=4 k=4 dtype=f32",
@@ -249,11 +241,12 @@ def test_calls_have_the_declared_arguments(
     assert compiled(lines) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", [hipblaslt, rocblas], ids=["hipblaslt", "rocblas"])
-def test_a_real_library_without_a_device_is_an_answer_in_our_words(module: Any) -> None:
+def test_a_real_library_without_a_device_is_an_answer_in_our_words(module):
     """hipblasLtCreate of the real library would end this process."""
     reason = drivers.unavailable("hip")
-    if module._shared_object() is None or find_library(hip_table.HIP) is None:
+    if module._shared_object() is None or rocm_install.runtime() is None:
         pytest.skip("needs ROCm's libraries: install ROCm, or set ROCM_PATH to where it is")
     if reason is None:
         pytest.skip("there is an AMD GPU: this tests what the library says without one")
@@ -262,14 +255,15 @@ def test_a_real_library_without_a_device_is_an_answer_in_our_words(module: Any) 
         module.backend.space(ops.parse("gemm m=4 n=4 k=4 dtype=f32"), absent("gfx942"))
 
 
-def test_the_real_libraries_export_what_is_called_by_name() -> None:
+@pytest.mark.slow
+def test_the_real_libraries_export_what_is_called_by_name():
     """The C++ function has a mangled name, which no header check can see."""
     has_runtime, has_lt = exports(hip_table.HIP.libraries), exports(hipblaslt.LIBRARIES)
     assert not [name for name in hip_table.HIP.symbols.values() if not has_runtime(name)]
     assert has_lt(hipblaslt.SOLUTION_NAME)
 
 
-def exports(names: Sequence[str]) -> Callable[[str], bool]:
+def exports(names):
     """Return whether the library of the first of these names that is there has a symbol. One in
     $ROCM_LIBRARIES is read, not loaded: it may be of another architecture than this machine."""
     folder = os.environ.get("ROCM_LIBRARIES", "")
@@ -280,6 +274,6 @@ def exports(names: Sequence[str]) -> Callable[[str], bool]:
             rows = [line.split() for line in done.stdout.splitlines()]
             found = {row[7].partition("@")[0] for row in rows if len(row) > 7 and row[6] != "UND"}
             return found.__contains__
-    if (library := first_of(rocm_places(names))) is not None:
+    if (library := rocm_install.load(names)) is not None:
         return functools.partial(hasattr, library)
     pytest.skip("needs ROCm's libraries: install ROCm, or set ROCM_LIBRARIES to their folder")

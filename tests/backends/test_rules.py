@@ -1,7 +1,5 @@
 """Reasons that several backends give, and which exceptions mean out of memory."""
 
-from __future__ import annotations
-
 import errno
 
 import numpy as np
@@ -17,7 +15,7 @@ from kernelmark_dev.raising import tells
 
 
 @pytest.mark.parametrize("known", [(), ("rows",)])
-def test_the_refusal_of_a_name_has_a_code(known: tuple[str, ...]) -> None:
+def test_the_refusal_of_a_name_has_a_code(known):
     config = {"rows": 1, "zzz": 2} if known else {"zzz": 2}
     with pytest.raises(Unsupported) as caught:
         refuse_unknown("mine", config, known)
@@ -26,18 +24,18 @@ def test_the_refusal_of_a_name_has_a_code(known: tuple[str, ...]) -> None:
     assert (reason.fields["name"], reason.fields["known"]) == ("zzz", known)
 
 
-def test_what_runs_on_amd_says_that_it_has_not() -> None:
+def test_what_runs_on_amd_says_that_it_has_not():
     for name in backends.registry.names():
         backend = backends.registry.get(name)
         assert (ON_AMD in backend.summary) is ("hip" in backend.device_kinds), name
 
 
-def test_a_name_that_is_known_is_not_refused() -> None:
+def test_a_name_that_is_known_is_not_refused():
     refuse_unknown("mine", {"rows": 1}, ("rows",))
 
 
 @pytest.mark.parametrize("value", ["yes", "maybe", 1, 0, 1.0])
-def test_a_flag_is_a_bool_and_nothing_that_python_takes_for_one(value: str | float) -> None:
+def test_a_flag_is_a_bool_and_nothing_that_python_takes_for_one(value):
     with pytest.raises(Unsupported) as caught:
         get_flag("mine", {"fast": value}, "fast", default=True)
     status, reason = explain(caught.value)
@@ -46,7 +44,7 @@ def test_a_flag_is_a_bool_and_nothing_that_python_takes_for_one(value: str | flo
 
 
 @pytest.mark.parametrize("default", [True, False])
-def test_a_flag_has_a_default(default: bool) -> None:
+def test_a_flag_has_a_default(default):
     assert get_flag("mine", {}, "fast", default=default) is default
     assert get_flag("mine", {"fast": not default}, "fast", default=default) is not default
 
@@ -54,7 +52,7 @@ def test_a_flag_has_a_default(default: bool) -> None:
 HUGE = 2**62
 
 
-def raised(work) -> Exception:
+def raised(work):
     with pytest.raises(Exception) as caught:  # noqa: PT011
         work()
     return caught.value

@@ -1,14 +1,12 @@
 """A CUDA source as a kernel file, on an emulated GPU: launched, checked, and what is refused."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
 import pytest
 
 from kernelmark import backends, devices, ops
-from kernelmark.backends import _source
+from kernelmark.backends import _file
 from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Case, Status
 from kernelmark.core.timing import Timing
@@ -25,8 +23,6 @@ BRIEF = Timing(cache="hot", allocations=1, max_allocations=1, max_s=0.01, warmup
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """The page's definition and source; ops that it defines are forgotten afterwards."""
-    assert DEFINITION is not None
-    assert SOURCE is not None
     monkeypatch.setattr(ops.registry, "_loaded", dict(ops.registry._loaded))
     (tmp_path / "softmax.py").write_text(DEFINITION[1])
     (tmp_path / "softmax.cu").write_text(SOURCE[1])
@@ -117,7 +113,7 @@ def test_a_description_that_is_none_is_refused(tmp_path, text):
     ],
 )
 def test_the_declaration_says_in_which_types_numbers_are_passed(text, types):
-    assert _source.declared(text, "f") == types
+    assert _file.declared_launch(text, "f") == types
 
 
 @pytest.mark.skipif(

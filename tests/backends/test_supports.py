@@ -1,8 +1,6 @@
 """Which problems each backend computes on which device, and which it refuses: for another dtype,
 layout, scale or epilogue than its library has, nothing else is computed in silence."""
 
-from __future__ import annotations
-
 import pytest
 
 from kernelmark import backends, ops
@@ -165,11 +163,11 @@ REFUSES = {
 }
 
 
-def listed(table: dict[tuple[str, str], tuple[str, ...]]) -> list[tuple[str, str, str]]:
+def listed(table):
     return [(*where, key) for where, keys in table.items() for key in keys]
 
 
-def reason_of(backend: str, arch: str, key: str) -> str | None:
+def reason_of(backend, arch, key):
     kind = "fake" if arch == "fake" else "cpu"
     here = DeviceInfo(name=kind, kind=kind, model="", arch=arch, index=0)
     info = absent(arch) if is_known(arch) else here
@@ -177,12 +175,12 @@ def reason_of(backend: str, arch: str, key: str) -> str | None:
 
 
 @pytest.mark.parametrize(("backend", "arch", "key"), listed(COMPUTES))
-def test_computes(backend: str, arch: str, key: str) -> None:
+def test_computes(backend, arch, key):
     assert reason_of(backend, arch, key) is None
 
 
 @pytest.mark.parametrize(("backend", "arch", "key"), listed(REFUSES))
-def test_refuses(backend: str, arch: str, key: str) -> None:
+def test_refuses(backend, arch, key):
     reason = reason_of(backend, arch, key)
     assert reason is not None
     assert_sentence(reason)

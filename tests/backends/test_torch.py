@@ -1,7 +1,5 @@
 """torch on the CPU: exactly the stated types, in our memory, with the threads asked for."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
 import subprocess
@@ -14,15 +12,17 @@ import numpy as np
 import pytest
 
 from kernelmark import ops
-from kernelmark.backends.torch import backend, calls, cpu, gpu
+from kernelmark.backends.torch import backend, cpu, epilogue_calls, gpu
 from kernelmark.backends.torch.cpu import TorchKernel, view
 from kernelmark.backends.torch.gpu import GpuKernel, Viewer, _attention, _conv, refusal
+from kernelmark.core.dtype import TORCH_NAMES
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import OutOfMemory, Unsupported
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.devices.base import Tensor
 from kernelmark.devices.cpu import CpuDevice
 from kernelmark.gpu.architectures import absent
+from kernelmark.numerics.floats import encode
 from kernelmark.testing.backends import BackendContract, bench
 from kernelmark_dev.raising import raises, raises_code
 
@@ -63,22 +63,13 @@ def test_f16_conv_on_arm_stays_away_from_onednn():
     assert [dict(config) for config in space] == [{"onednn": False}]
 
 
-@needs_torch
-def test_another_value_than_yes_or_no_does_not_switch_benchmark_on():
-    with pytest.raises(Unsupported):
-        _conv(ops.parse(F16_CONV), {"benchmark": "maybe"}, [])
-
-
 def test_without_torch_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert 'pip install "kernelmark[torch]"' in (backend.available() or "")
-
-
-def test_an_old_torch_is_refused_with_both_versions(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "1.13.1+cu117")
-    reason = backend.available() or ""
+    reason = backend.available() or ""  # an old one is refused with both versions
     assert "1.13.1" in reason
     assert "2.5" in reason
 
@@ -229,12 +220,6 @@ def test_attention_says_which_kernel_torch_chose(device):
 def test_bits_of_every_dtype_are_seen_as_they_are(device):
     import torch
 
-    from kernelmark.backends.torch.cpu import view
-    from kernelmark.core.dtype import TORCH_NAMES
-    from kernelmark.core.tensor import TensorSpec
-    from kernelmark.devices.base import Tensor
-    from kernelmark.numerics.floats import encode
-
     values = np.array([[0.5, -1.0], [2.0, -3.0]])
     for name in TORCH_NAMES:
         spec = TensorSpec(name="a", shape=(2, 2), dtype=name)
@@ -255,12 +240,12 @@ def test_bits_of_every_dtype_are_seen_as_they_are(device):
         "dtype=f8e4m3 act=silu bias=yes",
     ],
 )
-def test_a_scaled_product_takes_scales_and_bias(rest: str, device: CpuDevice) -> None:
+def test_a_scaled_product_takes_scales_and_bias(rest, device):
     """A GPU's calls on the CPU, where torch upcasts 8-bit floats: which is why it is refused."""
 
     def prepare(problem, config, device, sets):
         held = [{name: view(one) for name, one in tensors.items()} for tensors in sets]
-        made = [calls.epilogue_calls(problem, one) for one in held]
+        made = [epilogue_calls(problem, one) for one in held]
         assert made[0][0].startswith("aten::_scaled_mm")
         return TorchKernel(made[0][0], [steps for _, steps in made], onednn=True)
 
@@ -269,11 +254,10 @@ def test_a_scaled_product_takes_scales_and_bias(rest: str, device: CpuDevice) ->
         BackendContract().check(made)
 
 
-def test_cudnn_is_no_attention_kernel_of_an_amd_gpu() -> None:
+def test_cudnn_is_no_attention_kernel_of_an_amd_gpu():
     problem = ops.parse("attention heads=2 seq=64 dim=64 dtype=bf16")
     for arch, there in (("sm_90", True), ("gfx942", False)):
         space = backend.space(problem, absent(arch))
-        assert space is not None
         assert ("cudnn" in space.parameters["kernel"]) == there
 
 
@@ -290,19 +274,15 @@ def test_results_that_do_not_fit_are_refused(device, monkeypatch):
     ("dtype", "shape"),
     [("bf16", (3, 5)), ("f32", (2, 3, 4)), ("f8e4m3", (16,)), ("i8", (1, 1)), ("f64", (2, 2))],
 )
-def test_a_view_on_a_gpu_lies_where_the_tensor_does(
-    dtype: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_view_on_a_gpu_lies_where_the_tensor_does(dtype, shape, monkeypatch):
     """The memory stands in for a GPU's: its length is odd, as an arena's may be."""
     torch = pytest.importorskip("torch", reason="needs torch, which make test installs")
     memory = np.zeros(4096 + 3, np.uint8)
-    monkeypatch.setattr(
-        torch,
-        "as_tensor",
-        lambda given, device: torch.from_numpy(
-            memory[: given.__cuda_array_interface__["shape"][0]]
-        ),
-    )
+
+    def as_tensor(given, device):
+        return torch.from_numpy(memory[: given.__cuda_array_interface__["shape"][0]])
+
+    monkeypatch.setattr(torch, "as_tensor", as_tensor)
     buffer = SimpleNamespace(address=memory.ctypes.data, nbytes=memory.nbytes)
     spec = TensorSpec(name="a", shape=shape, dtype=dtype)
     found = Viewer(0).view(Tensor(spec=spec, buffer=buffer, offset=512))
@@ -311,7 +291,7 @@ def test_a_view_on_a_gpu_lies_where_the_tensor_does(
     assert found.data_ptr() == memory.ctypes.data + 512
 
 
-def _gpu_attention(kernel: str) -> GpuKernel:
+def _gpu_attention(kernel):
     """The kernel that a GPU would get, on tensors that lie in the CPU's memory."""
     torch = pytest.importorskip("torch", reason="needs torch, which make test installs")
     problem = ops.parse("attention heads=2 seq=16 dim=8 dtype=bf16 causal=yes")
@@ -319,9 +299,7 @@ def _gpu_attention(kernel: str) -> GpuKernel:
     return _attention(problem, {"kernel": kernel} if kernel else {}, [views])
 
 
-def test_torch_is_left_the_attention_kernel_of_the_launch_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_torch_is_left_the_attention_kernel_of_the_launch_alone(monkeypatch):
     """Kernels of a case live side by side and close in any order."""
     torch = pytest.importorskip("torch", reason="needs torch, which make test installs")
     stream = SimpleNamespace(synchronize=lambda: None)
@@ -342,14 +320,12 @@ def test_torch_is_left_the_attention_kernel_of_the_launch_alone(
     assert left() == before
 
 
-def test_one_result_of_a_set_is_kept_while_graphs_are_captured(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_one_result_of_a_set_is_kept_while_graphs_are_captured(monkeypatch):
     torch = pytest.importorskip("torch", reason="needs torch, which make test installs")
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    made: list[weakref.ref[object]] = []
+    made = []
 
-    def call() -> object:
+    def call():
         result = torch.zeros(4)
         made.append(weakref.ref(result))
         return result
@@ -360,13 +336,16 @@ def test_one_result_of_a_set_is_kept_while_graphs_are_captured(
     assert [one() is not None for one in made] == [False, False, False, True, True]
 
 
-def test_an_attention_kernel_by_another_name_is_refused() -> None:
+@needs_torch
+def test_an_attention_kernel_by_another_name_is_refused():
     with raises(Unsupported, name="kernel", value="flsh", known=("flash", "cudnn")):
         _gpu_attention("flsh")
+    with pytest.raises(Unsupported):  # only yes switches benchmark on
+        _conv(ops.parse(F16_CONV), {"benchmark": "maybe"}, [])
 
 
 @needs_torch
-def test_attention_does_not_bring_torchs_compiler_along() -> None:
+def test_attention_does_not_bring_torchs_compiler_along():
     """It takes five seconds of the first case on a slow disk."""
     script = (
         "import sys, test_torch; test_torch._gpu_attention('flash')\n"
@@ -399,6 +378,6 @@ def test_attention_does_not_bring_torchs_compiler_along() -> None:
         ("", [], None),
     ],
 )
-def test_why_torch_has_no_kernel_is_in_its_warnings(error, said, text) -> None:
+def test_why_torch_has_no_kernel_is_in_its_warnings(error, said, text):
     reason = refusal(RuntimeError(error), said)
     assert reason is None if text is None else text in reason

@@ -1,18 +1,14 @@
 """The triton backend compiles for GPUs that are not here: NVIDIA's and AMD's."""
 
-from __future__ import annotations
-
 import random
-from collections.abc import Iterator
 
 import pytest
 
 from kernelmark import ops
-from kernelmark.backends.triton import _planner, backend
+from kernelmark.backends.triton import _plan, _planner, backend
 from kernelmark.backends.triton import launch as building
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CompileError, Unsupported, UsageError
-from kernelmark.core.result import Config
 from kernelmark.gpu.objects import resources
 from kernelmark_dev.raising import raises
 
@@ -51,7 +47,7 @@ BUILDS = [
 ]
 
 
-def info(arch: str) -> DeviceInfo:
+def info(arch):
     kind = "cuda" if arch.startswith("sm_") else "hip"
     return DeviceInfo(
         name=f"{kind}:0",
@@ -65,7 +61,7 @@ def info(arch: str) -> DeviceInfo:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def one_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def one_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
         building._build.cache_clear()
@@ -74,12 +70,12 @@ def one_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("key", "arch"), BUILDS)
-def test_every_op_compiles_for_every_architecture(key: str, arch: str) -> None:
+def test_every_op_compiles_for_every_architecture(key, arch):
     problem, target = ops.parse(key), info(arch)
     if backend.supports(problem, target) is not None:
         return  # test_triton_plan looks at the reasons
     told = backend.compile(problem, {}, target)
-    plan = _planner(problem).plan(problem, {}, target)
+    plan = _plan(problem, {}, target)
     built = [call.build(arch) for call in plan.calls]
     assert told.name == "+".join(one.name for one in built)
     assert told.binary_hash
@@ -99,11 +95,11 @@ def test_every_op_compiles_for_every_architecture(key: str, arch: str) -> None:
     assert machine == (190 if arch.startswith("sm") else 224)
 
 
-def legal(key: str, arch: str, count: int) -> list[Config]:
+def legal(key, arch, count):
     space = backend.space(ops.parse(key), info(arch))
     assert space is not None
     rng = random.Random(20)
-    found: list[Config] = []
+    found = []
     while len(found) < count:
         config = {name: rng.choice(values) for name, values in space.parameters.items()}
         if space.forbids(config) is None:
@@ -122,14 +118,14 @@ def legal(key: str, arch: str, count: int) -> list[Config]:
         ("conv n=1 c=32 h=5 w=5 k=32 r=3 s=3 dtype=f16", "gfx942"),
     ],
 )
-def test_configs_of_the_space_compile(key: str, arch: str) -> None:
+def test_configs_of_the_space_compile(key, arch):
     for config in legal(key, arch, 2):
         told = backend.compile(ops.parse(key), config, info(arch))
         assert told.resources["registers"] > 0, config
         assert told.resources["num_warps"] == config["num_warps"]
 
 
-def test_hoppers_persistent_kernel_compiles() -> None:
+def test_hoppers_persistent_kernel_compiles():
     problem = ops.parse("gemm m=64 n=64 k=64 dtype=bf16 tb=t")
     config = {"persistent": True, "block_m": 64, "block_n": 32, "block_k": 32}
     told = backend.compile(problem, config, info("sm_90"))
@@ -139,15 +135,11 @@ def test_hoppers_persistent_kernel_compiles() -> None:
 
 
 @pytest.mark.parametrize("kind", ["f8e4m3", "i8"])
-def test_bytes_with_k_innermost_reach_the_wide_matrix_unit(kind: str) -> None:
-    import triton
-
+def test_bytes_with_k_innermost_reach_the_wide_matrix_unit(kind):
     problem = ops.parse(f"gemm m=2048 n=2048 k=2048 dtype={kind}")
     transpose, main = _planner(problem).plan(problem, {}, info("sm_90")).calls
     assert transpose.build("sm_90").name == "transpose"
-    source = building._source(main.function, main.arguments, dict(main.constants))
-    options = building._usable(tuple(main.options.items()), "sm_90")
-    text = triton.compile(source, target=building.target("sm_90"), options=options).asm["ptx"]
+    text = main.assembly("sm_90")
     assert "wgmma.mma_async" in text
     assert (
         backend.compile(problem, {}, info("sm_90")).resources["num_warps"]
@@ -155,7 +147,7 @@ def test_bytes_with_k_innermost_reach_the_wide_matrix_unit(kind: str) -> None:
     )
 
 
-def test_warps_that_load_and_warps_that_multiply() -> None:
+def test_warps_that_load_and_warps_that_multiply():
     problem = ops.parse("gemm m=128 n=128 k=256 dtype=bf16 tb=t")
     config = {"persistent": True, "block_m": 128, "block_n": 128, "block_k": 64, "num_warps": 4}
     config |= {"specialize": True, "split_k": 1}
@@ -166,16 +158,12 @@ def test_warps_that_load_and_warps_that_multiply() -> None:
 
 
 @pytest.mark.parametrize("kind", ["bf16", "f8e4m3"])
-def test_few_rows_reach_the_wide_matrix_unit_when_swapped(kind: str) -> None:
-    import triton
-
+def test_few_rows_reach_the_wide_matrix_unit_when_swapped(kind):
     problem = ops.parse(f"gemm m=16 n=128 k=512 a={kind} b={kind} c=bf16 tb=t")
     config = {"block_m": 16, "block_n": 64, "block_k": 128, "split_k": 2, "fused_sum": True}
     config |= {"num_warps": 4, "num_stages": 3, "persistent": False, "swap": True}
     call = _planner(problem).plan(problem, config, info("sm_90")).calls[0]
-    source = building._source(call.function, call.arguments, dict(call.constants))
-    options = building._usable(tuple(call.options.items()), "sm_90")
-    text = triton.compile(source, target=building.target("sm_90"), options=options).asm["ptx"]
+    text = call.assembly("sm_90")
     assert "wgmma.mma_async" in text
     # Every thread's partial sums are stored, then announced; what is read then is not from the L1.
     at = text.index("atom.global.gpu.acq_rel.add")
@@ -187,7 +175,7 @@ def test_few_rows_reach_the_wide_matrix_unit_when_swapped(kind: str) -> None:
     assert "bar.sync" in text[at : text.index("ld.global.cg", at)]
 
 
-def test_a_second_time_costs_nothing() -> None:
+def test_a_second_time_costs_nothing():
     problem = ops.parse(PROBLEMS[0])
     first = backend.compile(problem, {}, info("sm_90"))
     again = backend.compile(problem, {}, info("sm_90"))
@@ -207,14 +195,14 @@ def test_a_second_time_costs_nothing() -> None:
         ({"block_n": 48}, "gfx942"),
     ],
 )
-def test_what_triton_refuses_is_a_compile_error(config: Config, arch: str) -> None:
+def test_what_triton_refuses_is_a_compile_error(config, arch):
     problem = ops.parse("gemm m=64 n=64 k=64 dtype=f16")
     with raises(CompileError, kernel="gemm_tiles", arch=arch) as caught:
         backend.compile(problem, config, info(arch))
     assert "\n" not in caught.value.message
 
 
-def test_an_architecture_that_triton_does_not_know() -> None:
+def test_an_architecture_that_triton_does_not_know():
     problem = ops.parse("gemm m=64 n=64 k=64 dtype=f16")
     with pytest.raises((CompileError, Unsupported)):
         backend.compile(problem, {}, info("gfx803"))
@@ -243,9 +231,7 @@ def test_an_architecture_that_triton_does_not_know() -> None:
         ("conv n=32 c=256 h=56 w=56 k=256 r=3 s=3 pad=1 dtype=f32", "sm_120", 0),
     ],
 )
-def test_large_defaults_fit_into_registers_and_shared_memory(
-    key: str, arch: str, spilled: int
-) -> None:
+def test_large_defaults_fit_into_registers_and_shared_memory(key, arch, spilled):
     told = backend.compile(ops.parse(key), {}, info(arch))
     assert told.resources["shared_bytes"] <= LARGEST[arch]
     assert told.resources["stack_bytes"] <= spilled

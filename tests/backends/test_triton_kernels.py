@@ -1,14 +1,11 @@
 """The Triton kernels compute what they should: in Triton's interpreter, against float64."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -31,7 +28,7 @@ TURNED = {**UNTURNED, "block_k": 32, "turn": True}
 MOE = {"block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1}
 
 # bf16 is left out: the interpreter computes its products wrongly.
-CASES: list[tuple[str, dict[str, Any], str]] = [
+CASES = [
     ("gemm m=64 n=64 k=64 dtype=f32", GEMM, "sm_90"),
     ("gemm m=33 n=47 k=61 dtype=f32 ta=t", GEMM, "sm_90"),
     ("gemm m=33 n=47 k=61 dtype=f16 tb=t", GEMM, "sm_90"),
@@ -150,7 +147,7 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
 QUANT_TILE = {"block_m": 16, "block_n": 32, "group_m": 2, "split_k": 1}
 DEEP = {**QUANT_TILE, "block_k": 64}
 # Outputs are f16: the interpreter cuts bf16 off instead of rounding.
-QUANTISED: list[tuple[str, dict[str, Any]]] = [
+QUANTISED = [
     ("batch=2 m=17 n=40 k=70 c=f16 scheme=a8w8", DEEP),
     ("batch=2 m=17 n=40 k=128 c=f16 scheme=a8w8 bias=yes c_order=mbn a_order=mbk", DEEP),
     ("batch=3 m=5 n=33 k=200 c=f16 scheme=a8w8 bias=yes c_order=mbn", {**DEEP, "split_k": 3}),
@@ -172,7 +169,7 @@ CASES += [(f"batched_gemm_quant {text}", config, "sm_90") for text, config in QU
 
 
 @pytest.fixture(scope="module")
-def answers() -> dict[int, object]:
+def answers():
     """What the interpreter finds for each case: one process, since starting it costs most."""
     for name in ("triton", "torch"):
         if importlib.util.find_spec(name) is None:
@@ -192,13 +189,13 @@ def answers() -> dict[int, object]:
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[case[0] for case in CASES])
-def test_every_element_is_within_the_ops_tolerance(answers: dict[int, object], number: int) -> None:
+def test_every_element_is_within_the_ops_tolerance(answers, number):
     worst = answers[number]
     assert isinstance(worst, float), worst
     assert worst <= 1.0
 
 
-def test_every_kind_of_copy_is_among_them() -> None:
+def test_every_kind_of_copy_is_among_them():
     """A default that stops copying must not leave the copies untested."""
     pytest.importorskip("triton", reason="needs Triton, which make test installs")
     made = set()

@@ -13,9 +13,9 @@ from kernelmark.backends.triton.launch import (
     WORKSPACE,
     ZEROED,
     Argument,
-    Built,
-    Call,
-    Plan,
+    BuiltKernel,
+    KernelCall,
+    KernelPlan,
     TritonKernel,
     check_fits,
 )
@@ -63,38 +63,30 @@ class Driver:
     filled: list[tuple[int, int, int, int]] = field(default_factory=list)
     unloaded: list[int] = field(default_factory=list)
 
-    def load(self, code: bytes) -> int:
+    def load(self, code):
         if self.full and self.loaded:
             raise OutOfMemory("the second module does not fit")
         self.loaded.append(code)
         return 1000 + len(self.loaded)
 
-    def function(self, module: int, name: str) -> int:
+    def function(self, module, name):
         return module * 10
 
-    def allow_shared(self, function: int, nbytes: int) -> None:
+    def allow_shared(self, function, nbytes):
         self.allowed.append((function, nbytes))
 
-    def launch(
-        self,
-        function: int,
-        grid: tuple[int, ...],
-        block: tuple[int, ...],
-        arguments: Any,
-        stream: int,
-        shared_bytes: int = 0,
-    ) -> None:
+    def launch(self, function, grid, block, arguments, stream, shared_bytes=0):
         values = [
             kind.from_address(place).value
             for kind, place in zip(self.kinds[function], arguments, strict=True)
         ]
         self.launched.append(Launched(function, grid, block, values, stream, shared_bytes))
 
-    def fill(self, address: int, byte: int, nbytes: int, stream: int) -> None:
+    def fill(self, address, byte, nbytes, stream):
         assert not self.launched
         self.filled.append((address, byte, nbytes, stream))
 
-    def destroy(self, word: str, handle: int) -> None:
+    def destroy(self, word, handle):
         assert word == "module"
         self.unloaded.append(handle)
 
@@ -106,26 +98,26 @@ class Gpu:
     held: list[int] = field(default_factory=list)
     stream: int = 77
 
-    def allocate(self, nbytes: int) -> Memory:
+    def allocate(self, nbytes):
         self.held.append(2**40 + 2**20 * len(self.held))
         return Memory(self.held[-1], nbytes)
 
-    def free(self, buffer: Memory) -> None:
+    def free(self, buffer):
         self.held.remove(buffer.address)
 
 
-class Compiled(Call):
+class Compiled(KernelCall):
     """A call whose building is given."""
 
-    def build(self, arch: str) -> Built:
+    def build(self, arch):
         assert arch == ARCH
         return BUILT[self.function]
 
 
-BUILT: dict[str, Built] = {}
+BUILT = {}
 
 
-def built(name: str, **changes: Any) -> Built:
+def built(name, **changes):
     plain = {
         "code": name.encode(),
         "name": name,
@@ -135,10 +127,10 @@ def built(name: str, **changes: Any) -> Built:
         "resources": {"registers": 40},
         "seconds": 0.5,
     }
-    return Built(**{**plain, **changes})
+    return BuiltKernel(**{**plain, **changes})
 
 
-def call(name: str, *arguments: tuple[str, str, Any], grid: tuple[int, int, int]) -> Call:
+def call(name, *arguments, grid):
     return Compiled(
         function=name,
         arguments=tuple(
@@ -152,7 +144,7 @@ def call(name: str, *arguments: tuple[str, str, Any], grid: tuple[int, int, int]
     )
 
 
-def sets(count: int) -> list[dict[str, Tensor]]:
+def sets(count):
     problem = ops.parse("gemm m=4 n=4 k=4 dtype=f16")
     specs = ops.registry.get("gemm").tensors(problem)
     return [
@@ -165,7 +157,7 @@ def sets(count: int) -> list[dict[str, Tensor]]:
 
 
 @pytest.fixture
-def two_calls(monkeypatch: pytest.MonkeyPatch) -> Plan:
+def two_calls(monkeypatch):
     monkeypatch.setitem(
         BUILT,
         "main",
@@ -175,10 +167,10 @@ def two_calls(monkeypatch: pytest.MonkeyPatch) -> Plan:
     first = (("a", "f16", "a"), ("c", "f16", "c"), ("d", "f32", WORKSPACE), ("m", "i32", 7))
     second = (("parts", "f32", WORKSPACE), ("d", "f16", "d"), ("alpha", "fp32", 0.5))
     calls = (call("main", *first, grid=(2, 3, 4)), call("reduce", *second, grid=(9, 1, 1)))
-    return Plan(calls=calls, workspace_bytes=4096)
+    return KernelPlan(calls=calls, workspace_bytes=4096)
 
 
-def test_each_set_is_launched_with_its_own_addresses(two_calls: Plan) -> None:
+def test_each_set_is_launched_with_its_own_addresses(two_calls):
     pointer, hidden = ctypes.c_uint64, (ctypes.c_uint64, ctypes.c_uint64)
     driver = Driver(
         {
@@ -188,7 +180,7 @@ def test_each_set_is_launched_with_its_own_addresses(two_calls: Plan) -> None:
     )
     gpu = Gpu(driver)
     given = sets(2)
-    kernel = TritonKernel(two_calls, gpu, given)  # type: ignore[arg-type]
+    kernel = TritonKernel(two_calls, gpu, given)
     workspace, scratch = gpu.held
     for index in (1, 0):
         driver.launched.clear()
@@ -201,24 +193,20 @@ def test_each_set_is_launched_with_its_own_addresses(two_calls: Plan) -> None:
         assert (reduce.grid, reduce.block, reduce.stream) == ((9, 1, 1), (64, 1, 1), 77)
 
 
-def test_what_must_be_zero_before_the_first_launch_is_made_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_must_be_zero_before_the_first_launch_is_made_so(monkeypatch):
     monkeypatch.setitem(BUILT, "main", built("main"))
     one = call("main", ("arrivals", "i32", ZEROED), ("parts", "f32", WORKSPACE), grid=(1, 1, 1))
     driver = Driver({10010: (ctypes.c_uint64,) * 4})
     gpu = Gpu(driver)
-    plan = Plan(calls=(one,), workspace_bytes=64, zeroed_bytes=8)
-    kernel = TritonKernel(plan, gpu, sets(1))  # type: ignore[arg-type]
+    plan = KernelPlan(calls=(one,), workspace_bytes=64, zeroed_bytes=8)
+    kernel = TritonKernel(plan, gpu, sets(1))
     workspace, zeroed = gpu.held
     assert driver.filled == [(zeroed, 0, 8, 77)]  # in order with the launches, which come after
     kernel.launch(77, 0)
     assert driver.launched[0].values == [zeroed, workspace, 0, 0]
 
 
-def test_turned_operands_have_memory_that_is_told_and_given_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_turned_operands_have_memory_that_is_told_and_given_back(monkeypatch):
     for name in ("turn", "main"):
         monkeypatch.setitem(BUILT, name, built(name))
     turn = call("turn", ("source", "i8", "a"), ("target", "i8", "turned a"), grid=(1, 1, 1))
@@ -226,8 +214,8 @@ def test_turned_operands_have_memory_that_is_told_and_given_back(
     driver = Driver({10010: (ctypes.c_uint64,) * 4, 10020: (ctypes.c_uint64,) * 4})
     gpu = Gpu(driver)
     given = sets(1)
-    plan = Plan(calls=(turn, main), main=1, named_bytes={"turned a": 640})
-    kernel = TritonKernel(plan, gpu, given)  # type: ignore[arg-type]
+    plan = KernelPlan(calls=(turn, main), main=1, named_bytes={"turned a": 640})
+    kernel = TritonKernel(plan, gpu, given)
     (turned,) = gpu.held
     kernel.launch(77, 0)
     first, second = driver.launched
@@ -238,10 +226,10 @@ def test_turned_operands_have_memory_that_is_told_and_given_back(
     assert gpu.held == []
 
 
-def test_what_a_kernel_tells_and_gives_back(two_calls: Plan) -> None:
+def test_what_a_kernel_tells_and_gives_back(two_calls):
     driver = Driver()
     gpu = Gpu(driver)
-    kernel = TritonKernel(two_calls, gpu, sets(1))  # type: ignore[arg-type]
+    kernel = TritonKernel(two_calls, gpu, sets(1))
     assert driver.loaded == [b"main", b"reduce"]
     assert driver.allowed == [(10010, 60_000)]  # more than 48 KiB has to be asked for
     assert kernel.info.name == "main+reduce"
@@ -255,28 +243,26 @@ def test_what_a_kernel_tells_and_gives_back(two_calls: Plan) -> None:
     assert driver.unloaded == [1001, 1002]
 
 
-def test_too_much_shared_memory_is_refused_before_anything_is_loaded(
-    two_calls: Plan, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_much_shared_memory_is_refused_before_anything_is_loaded(two_calls, monkeypatch):
     monkeypatch.setitem(BUILT, "main", built("main", shared_bytes=100_001))
     driver = Driver()
     gpu = Gpu(driver)
     fields = {"kernel": "main", "needed": 100_001, "most": 100_000}
     with raises(Unsupported, **fields):
-        TritonKernel(two_calls, gpu, sets(1))  # type: ignore[arg-type]
+        TritonKernel(two_calls, gpu, sets(1))
     assert driver.loaded == []
     assert gpu.held == []
 
 
-def test_a_module_that_does_not_load_leaves_nothing_behind(two_calls: Plan) -> None:
+def test_a_module_that_does_not_load_leaves_nothing_behind(two_calls):
     driver = Driver(full=True)
     gpu = Gpu(driver)
     with pytest.raises(OutOfMemory):
-        TritonKernel(two_calls, gpu, sets(1))  # type: ignore[arg-type]
+        TritonKernel(two_calls, gpu, sets(1))
     assert gpu.held == []
     assert driver.unloaded == [1001]
 
 
-def test_a_device_that_does_not_tell_its_shared_memory_is_trusted() -> None:
+def test_a_device_that_does_not_tell_its_shared_memory_is_trusted():
     silent = DeviceInfo(name="cuda:0", kind="cuda", model="", arch=ARCH, index=0)
     check_fits(built("main", shared_bytes=10**9), silent)

@@ -1,11 +1,8 @@
 """What the triton backend plans: spaces, defaults, refusals. Nothing is compiled here."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 import random
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,8 +13,8 @@ from kernelmark.backends.triton import _plan, _planner, backend, gemm
 from kernelmark.backends.triton.configs import ceil_div, check_config, power_of_two
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
-from kernelmark.core.result import ConfigValue
 from kernelmark.tune.install.emitters.aiter import to_bucket
+from kernelmark.tune.strategies.base import TRIES
 from kernelmark_dev.raising import raises
 
 needs_triton = pytest.mark.skipif(
@@ -33,7 +30,7 @@ SHARED = {
 }
 
 
-def info(arch: str, *, shared: int | None = None) -> DeviceInfo:
+def info(arch, *, shared=None):
     kind = "cuda" if arch.startswith("sm_") else "hip"
     return DeviceInfo(
         name=f"{kind}:0",
@@ -50,7 +47,7 @@ sizes = st.sampled_from([1, 3, 16, 20, 33, 64, 100, 128, 256, 1000, 4096])
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> str:
+def problems(draw):
     op = draw(st.sampled_from(["gemm", "batched_gemm", "attention", "conv", "moe"]))
     if op == "moe":
         e, top_k = draw(st.sampled_from([(1, 1), (8, 2), (64, 6), (128, 8), (256, 8)]))
@@ -77,12 +74,11 @@ def problems(draw: st.DrawFn) -> str:
 
 @given(problems(), st.sampled_from(sorted(SHARED)))
 @settings(max_examples=300, deadline=None)
-def test_the_default_is_in_the_space_and_allowed(key: str, arch: str) -> None:
+def test_the_default_is_in_the_space_and_allowed(key, arch):
     problem = ops.parse(key)
     if backend.supports(problem, info(arch)) is not None:
         return
     space = backend.space(problem, info(arch))
-    assert space is not None
     assert space.default == backend.default(problem, info(arch))
     assert space.forbids(space.default) is None
     assert space.default.keys() == space.parameters.keys()
@@ -100,12 +96,10 @@ def test_the_default_is_in_the_space_and_allowed(key: str, arch: str) -> None:
         ("conv n=8 c=256 h=28 w=28 k=256 r=3 s=3 pad=1 dtype=f16", "gfx942"),
     ],
 )
-def test_too_much_shared_memory_is_forbidden(key: str, arch: str) -> None:
+def test_too_much_shared_memory_is_forbidden(key, arch):
     problem = ops.parse(key)
     space = backend.space(problem, info(arch))
     small = backend.space(problem, info(arch, shared=20_000))
-    assert space is not None
-    assert small is not None
     greedy = {name: max(values) for name, values in space.parameters.items()}
     assert "shared memory" in (space.forbids(greedy) or "")
     # Less memory, fewer configs: everything that fits the small device fits the large one.
@@ -117,22 +111,20 @@ def test_too_much_shared_memory_is_forbidden(key: str, arch: str) -> None:
     assert all(space.forbids(config) is None for config in few)
 
 
-def test_persistent_kernels_want_rows_that_descriptors_can_address() -> None:
+def test_persistent_kernels_want_rows_that_descriptors_can_address():
     problem = ops.parse("gemm m=256 n=256 k=252 dtype=f16")  # rows of A are not 16-byte multiples
     space = backend.space(problem, info("sm_90"))
-    assert space is not None
     config = {**space.default, "persistent": True, "split_k": 1}
     assert space.forbids(config)
     with raises(Unsupported, arch="sm_90"):
         backend.compile(problem, {"persistent": True}, info("sm_90"))
     split = {**space.default, "persistent": True, "split_k": 2}
     assert space.forbids(split)
-    assert True not in backend.space(problem, info("sm_80")).parameters["persistent"]  # type: ignore[union-attr]
+    assert True not in backend.space(problem, info("sm_80")).parameters["persistent"]
 
 
-def legal(key: str, arch: str, **fixed: object) -> list[dict[str, object]]:
+def legal(key, arch, **fixed):
     space = backend.space(ops.parse(key), info(arch))
-    assert space is not None
     parameters = {
         name: tuple(value for value in values if value == fixed.get(name, value))
         for name, values in space.parameters.items()
@@ -148,17 +140,17 @@ def legal(key: str, arch: str, **fixed: object) -> list[dict[str, object]]:
         ("gemm m=64 n=512 k=1152 dtype=bf16 tb=t", "gfx942"),
     ],
 )
-def test_no_kernel_is_in_a_space_twice(key: str, arch: str) -> None:
+def test_no_kernel_is_in_a_space_twice(key, arch):
     problem = ops.parse(key)
-    seen: dict[object, dict[str, object]] = {}
+    seen = {}
     names = {"block_n": 64, "num_warps": 4, "num_stages": 2}
     for config in legal(key, arch, **names):
         calls = []
-        for call in gemm.plan(problem, config, info(arch)).calls:  # type: ignore[arg-type]
-            rows = ceil_div(problem.dims["m"], int(config["block_m"]))  # type: ignore[call-overload]
+        for call in gemm.plan(problem, config, info(arch)).calls:
+            rows = ceil_div(problem.dims["m"], int(config["block_m"]))
             constants = dict(call.constants)
             if "GROUP_M" in constants:  # more than there are rows of tiles is as many
-                constants["GROUP_M"] = min(rows, constants["GROUP_M"])  # type: ignore[type-var]
+                constants["GROUP_M"] = min(rows, constants["GROUP_M"])
             options = tuple(sorted(call.options.items()))
             calls.append((call.function, call.values, call.grid, options, *constants.items()))
         made = tuple(calls)
@@ -167,11 +159,11 @@ def test_no_kernel_is_in_a_space_twice(key: str, arch: str) -> None:
     assert len(seen) > 20
 
 
-def test_operands_are_swapped_for_few_rows_on_matrix_units_that_want_many() -> None:
+def test_operands_are_swapped_for_few_rows_on_matrix_units_that_want_many():
     few = "gemm m=16 n=4096 k=4096 dtype=bf16 tb=t"
     swapped = legal(few, "sm_90", swap=True)
     assert swapped
-    assert all(c["block_m"] < 64 <= c["block_n"] for c in swapped)  # type: ignore[operator]
+    assert all(c["block_m"] < 64 <= c["block_n"] for c in swapped)
     assert not any(c["persistent"] for c in swapped)
     assert {c["fused_sum"] for c in swapped} == {False, True}
     for key, arch in (
@@ -184,14 +176,17 @@ def test_operands_are_swapped_for_few_rows_on_matrix_units_that_want_many() -> N
         assert not legal(key, arch, swap=True, num_stages=2), (key, arch)
 
 
-def test_what_a_split_cannot_help_is_left_out() -> None:
-    many = legal("gemm m=2048 n=8192 k=4096 dtype=f16 tb=t", "sm_90", block_m=64, block_n=64)
-    assert {c["split_k"] for c in many} == {1}
-    few = legal("gemm m=64 n=8192 k=4096 dtype=f16 tb=t", "sm_90", block_m=64, block_n=64)
-    assert {1, 2, 8} <= {c["split_k"] for c in few}
+def test_what_a_split_cannot_help_is_left_out():
+    key = "gemm m={} n=8192 k=4096 dtype=f16 tb=t"
+    many, few = (
+        {c["split_k"] for c in legal(key.format(m), "sm_90", block_m=64, block_n=64)}
+        for m in (2048, 64)
+    )
+    assert many == {1}
+    assert {1, 2, 8} <= few
 
 
-def test_accumulators_fit_into_the_registers_of_the_warps() -> None:
+def test_accumulators_fit_into_the_registers_of_the_warps():
     wide = legal("gemm m=512 n=512 k=512 dtype=f16 tb=t", "sm_90", block_m=128, block_n=256)
     assert {c["num_warps"] for c in wide} == {8}
     key = "attention heads=8 seq=1024 dim=128 dtype=bf16"
@@ -200,7 +195,7 @@ def test_accumulators_fit_into_the_registers_of_the_warps() -> None:
     assert not {(c["block_n"], c["num_warps"]) for c in scores} & {(128, 4), (32, 2)}
 
 
-def test_a_config_for_amd_says_nothing_that_its_libraries_have_no_word_for() -> None:
+def test_a_config_for_amd_says_nothing_that_its_libraries_have_no_word_for():
     problem = ops.parse("gemm m=16 n=512 k=1024 dtype=bf16 tb=t")
     default = backend.default(problem, info("gfx950"))
     bucket = to_bucket(default, {}, "GEMM-A16W16")
@@ -219,21 +214,71 @@ def test_a_config_for_amd_says_nothing_that_its_libraries_have_no_word_for() -> 
         ("gfx90a", 110, "", (1,)),
     ],
 )
-def test_programs_are_numbered_by_the_chiplets_there_are(
-    arch: str, units: int, chiplets: str, choices: tuple[int, ...]
-) -> None:
+def test_programs_are_numbered_by_the_chiplets_there_are(arch, units, chiplets, choices):
     told = {"chiplets": chiplets} if chiplets else {}
     gpu = dataclasses.replace(info(arch), units=units, attributes=told)
     space = backend.space(ops.parse("gemm m=4096 n=4096 k=4096 dtype=bf16 tb=t"), gpu)
-    assert space is not None
     assert space.parameters["xcds"] == choices
 
 
-def test_only_few_rows_try_a_cache_modifier() -> None:
-    for m, choices in ((16, ("", ".cg")), (4096, ("",))):
-        space = backend.space(ops.parse(f"gemm m={m} n=4096 k=4096 dtype=bf16"), info("gfx942"))
-        assert space is not None
-        assert space.parameters["cache_modifier"] == choices
+@pytest.mark.parametrize(
+    ("key", "arch", "tile"),
+    [
+        ("gemm m=4096 n=4096 k=4096 dtype=bf16", "gfx942", (256, 256, 64, 8, 2)),
+        ("gemm m=4096 n=4096 k=4096 dtype=f16 ta=t", "gfx950", (256, 128, 64, 8, 3)),
+        ("gemm m=4096 n=4096 k=4096 dtype=f8e4m3fnuz", "gfx942", (256, 256, 64, 8, 2)),
+        ("gemm m=4096 n=4096 k=4096 dtype=f8e4m3", "gfx950", (256, 128, 128, 8, 3)),
+        # Too few tiles, rows that are not aligned, no such schedule.
+        ("gemm m=2048 n=2048 k=4096 dtype=bf16", "gfx942", (128, 128, 64, 8, 2)),
+        ("gemm m=4096 n=4097 k=4096 dtype=bf16", "gfx942", (128, 128, 64, 8, 2)),
+        ("gemm m=4096 n=4096 k=4096 dtype=bf16", "gfx90a", (128, 128, 64, 8, 2)),
+    ],
+)
+def test_large_aligned_gemms_on_amd_default_to_the_pingpong_schedule(key, arch, tile):
+    default = backend.default(ops.parse(key), info(arch))
+    names = ("block_m", "block_n", "block_k", "num_warps", "num_stages")
+    assert tuple(default[name] for name in names) == tile
+
+
+def test_limits_of_tiles_on_amd_are_those_of_its_registers_and_lds():
+    problem = ops.parse("gemm m=4096 n=4096 k=4096 dtype=bf16")
+    space = backend.space(problem, info("gfx942"))
+    large = {**space.default, "block_m": 256, "block_n": 256, "block_k": 64, "num_stages": 2}
+    assert space.forbids({**large, "num_warps": 8}) is None
+    assert space.forbids({**large, "num_warps": 4, "waves_per_eu": 1}) is None
+    for more in ({"num_stages": 3}, {"block_k": 128}, {"num_warps": 2}, {"waves_per_eu": 4}):
+        assert space.forbids({**large, "num_warps": 8, **more})
+    roomy = backend.space(problem, info("gfx950"))
+    assert roomy.forbids({**large, "num_warps": 8, "num_stages": 3}) is None
+    assert backend.space(problem, info("sm_90")).forbids({**large, "num_warps": 8})
+
+
+@pytest.mark.parametrize("m", [16, 4096])
+def test_the_parts_of_a_space_hold_all_legal_configs(m):
+    problem = ops.parse(f"gemm m={m} n=4096 k=4096 dtype=bf16 tb=t")
+    space = backend.space(problem, info("gfx942"))
+    rng = random.Random(3)
+    drawn = [{n: rng.choice(v) for n, v in space.parameters.items()} for _ in range(20_000)]
+    drawn += [
+        {name: rng.choice(values) for name, values in zip(space.parameters, product, strict=True)}
+        for product in rng.sample(space.products, 200)
+    ]
+    part_of = {
+        tuple(part[name][0] for name in ("block_m", "block_n", "block_k", "num_warps")): part
+        for part in space.parts
+    }
+    legal = 0
+    for config in drawn:
+        tile = tuple(config[name] for name in ("block_m", "block_n", "block_k", "num_warps"))
+        part = part_of.get(tile)
+        inside = part is not None and all(config[name] in values for name, values in part.items())
+        assert inside == (space.forbids(config) is None), config
+        legal += inside
+    assert legal > 200
+    assert space.size < TRIES * 200_000  # few enough that a search lists every one
+
+
+def test_an_unknown_cache_modifier_is_refused():
     with pytest.raises(Unsupported):
         _plan(ops.parse("gemm m=16 n=64 k=64 dtype=f16"), {"cache_modifier": "x"}, info("gfx942"))
 
@@ -251,23 +296,17 @@ def test_only_few_rows_try_a_cache_modifier() -> None:
         {"split_k": -2},
     ],
 )
-def test_a_config_that_makes_no_sense_is_refused(config: dict[str, object]) -> None:
+def test_a_config_that_makes_no_sense_is_refused(config):
     problem = ops.parse("gemm m=64 n=64 k=64 dtype=f16")
     (name,) = config
     with raises(Unsupported, name=name):
-        backend.compile(problem, config, info("sm_90"))  # type: ignore[arg-type]
+        backend.compile(problem, config, info("sm_90"))
 
 
-def test_small_arithmetic() -> None:
+def test_small_arithmetic():
     assert [ceil_div(n, 8) for n in (0, 1, 8, 9)] == [0, 1, 1, 2]
-    assert [power_of_two(n, 16, 128) for n in (1, 16, 17, 64, 65, 4096)] == [
-        16,
-        16,
-        32,
-        64,
-        128,
-        128,
-    ]
+    sizes = {n: power_of_two(n, 16, 128) for n in (1, 16, 17, 64, 65, 4096)}
+    assert sizes == {1: 16, 16: 16, 17: 32, 64: 64, 65: 128, 4096: 128}
 
 
 BOTH = ["transposed x", "transposed w"]
@@ -286,17 +325,19 @@ BOTH = ["transposed x", "transposed w"]
         ("conv n=8 c=256 h=1 w=1 k=512 r=1 s=1 dtype=f16", "sm_90", []),
         ("conv n=8 c=16 h=14 w=14 k=256 r=3 s=3 dtype=f16", "sm_90", []),
         ("conv n=8 c=256 h=14 w=14 k=256 r=3 s=3 dtype=f32", "sm_90", []),
-        ("conv n=8 c=256 h=14 w=14 k=256 r=3 s=3 dtype=f16", "gfx942", []),
+        ("conv n=8 c=256 h=14 w=14 k=256 r=3 s=3 dtype=f16", "gfx942", BOTH),
         ("conv n=8 c=256 h=14 w=14 k=256 r=3 s=3 dtype=f16 layout=nhwc", "sm_90", []),
         ("attention heads=8 seq=2048 dim=128 dtype=f8e4m3", "sm_90", ["upcast v"]),
         ("attention heads=8 seq=512 dim=128 dtype=f8e4m3", "sm_90", []),
         ("attention heads=8 seq_q=1 seq_kv=8192 dim=128 dtype=f8e4m3", "sm_90", []),
         ("attention heads=8 seq=2048 dim=128 dtype=f8e4m3", "sm_120", []),
+        ("attention heads=8 seq=512 dim=128 dtype=f8e4m3fnuz", "gfx942", ["upcast v"]),
+        ("attention heads=8 seq_q=1 seq_kv=8192 dim=128 dtype=f8e4m3fnuz", "gfx942", []),
         ("attention heads=8 seq=2048 dim=128 dtype=bf16", "sm_90", []),
     ],
 )
 @needs_triton
-def test_operands_are_copied_where_that_pays(key: str, arch: str, copied: list[str]) -> None:
+def test_operands_are_copied_where_that_pays(key, arch, copied):
     problem = ops.parse(key)
     plan = _planner(problem).plan(problem, {}, info(arch))
     assert list(plan.named_bytes) == copied
@@ -306,7 +347,7 @@ def test_operands_are_copied_where_that_pays(key: str, arch: str, copied: list[s
 
 
 @needs_triton
-def test_a_copy_may_be_asked_for_or_refused() -> None:
+def test_a_copy_may_be_asked_for_or_refused():
     conv = ops.parse("conv n=2 c=16 h=8 w=8 k=32 r=3 s=3 dtype=f16")
     made = _planner(conv).plan(conv, {"turn": True}, info("gfx942"))
     assert made.named_bytes == {"transposed x": 2 * 16 * 64 * 2, "transposed w": 32 * 16 * 9 * 2}
@@ -324,11 +365,11 @@ def test_a_copy_may_be_asked_for_or_refused() -> None:
 
 
 @needs_triton
-def test_a_large_image_is_addressed_with_64_bits() -> None:
-    for width, wide in ((1023, False), (1024, True)):
-        problem = ops.parse(f"conv n=1 c=1024 h=2048 w={width} k=8 r=1 s=1 dtype=f16")
-        plan = _planner(problem).plan(problem, {}, info("sm_90"))
-        assert plan.calls[plan.main].constants["WIDE"] is wide
+@pytest.mark.parametrize(("width", "wide"), [(1023, False), (1024, True)])
+def test_a_large_image_is_addressed_with_64_bits(width, wide):
+    problem = ops.parse(f"conv n=1 c=1024 h=2048 w={width} k=8 r=1 s=1 dtype=f16")
+    plan = _planner(problem).plan(problem, {}, info("sm_90"))
+    assert plan.calls[plan.main].constants["WIDE"] is wide
 
 
 SQUARE = "gemm m=256 n=256 k=256 dtype=bf16"
@@ -358,15 +399,13 @@ SQUARE = "gemm m=256 n=256 k=256 dtype=bf16"
     ],
 )
 @needs_triton
-def test_what_would_have_no_effect_is_refused(
-    key: str, config: dict[str, ConfigValue], values: dict[str, Any]
-) -> None:
+def test_what_would_have_no_effect_is_refused(key, config, values):
     with raises(Unsupported, **values):
         _plan(ops.parse(key), config, info("sm_90"))
 
 
 @needs_triton
-def test_the_persistent_kernel_may_be_asked_for_where_the_default_splits_k() -> None:
+def test_the_persistent_kernel_may_be_asked_for_where_the_default_splits_k():
     problem = ops.parse("gemm m=128 n=1024 k=16384 dtype=bf16 tb=t")
     assert int(backend.default(problem, info("sm_90"))["split_k"]) > 1
     (call,) = _plan(problem, {"persistent": True}, info("sm_90")).calls

@@ -1,7 +1,5 @@
 """The quantised Triton kernels: right in the interpreter, compiled for several architectures."""
 
-from __future__ import annotations
-
 import importlib.util
 
 import pytest
@@ -21,12 +19,12 @@ pytestmark = [
 ]
 
 
-def info(arch: str) -> DeviceInfo:
+def info(arch):
     kind = "cuda" if arch.startswith("sm_") else "hip"
     return DeviceInfo(name=f"{kind}:0", kind=kind, model="none", arch=arch, units=132)
 
 
-def problem(text: str):
+def problem(text):
     return ops.parse(f"batched_gemm_quant {text}")
 
 

@@ -1,7 +1,5 @@
 """Scripts in benchmarks/gpu end like the CLI where there is no GPU."""
 
-from __future__ import annotations
-
 import runpy
 import sys
 from pathlib import Path
@@ -22,8 +20,8 @@ OF_TORCH = ("against_ncu", "throughput")
 
 @pytest.mark.parametrize("name", sorted({p.stem for p in FOLDER.glob("*.py")} - set(SHARED)))
 def test_without_a_gpu_a_script_ends_with_a_sentence_and_a_hint(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    name, tmp_path, monkeypatch, capsys
+):
     if registry.get("cuda").available() is None:
         pytest.skip("there is a GPU: this tests what scripts say without one")
     for library in ("torch", "triton") if name in OF_TORCH else ():

@@ -1,56 +1,28 @@
 """What benchmarks/gpu/placement.py and replication.py compute, without a GPU."""
 
-from __future__ import annotations
-
-import argparse
-from collections.abc import Sequence
-from pathlib import Path
-from types import ModuleType
-from typing import Any
-
 import pytest
 
 from kernelmark import ops
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.core.result import Block, Case, Measurement, Result, Status, StopReason
-from kernelmark.core.timing import Timing
+from kernelmark.core.result import Case, Status
 from kernelmark_dev.emulator import emulated
+from kernelmark_dev.results import make_measurement, make_result
 
 H200 = DeviceInfo(name="cuda:0", kind="cuda", model="H200", arch="sm_90")
 FAST, MIDDLE, SLOW = 35.2e-6, 36.9e-6, 38.2e-6
 
 
 @pytest.fixture(scope="module")
-def placement(benchmark_script) -> ModuleType:
+def placement(benchmark_script):
     return benchmark_script("gpu/placement.py")
 
 
 @pytest.fixture(scope="module")
-def scheduler(benchmark_script) -> ModuleType:
-    return benchmark_script("gpu/scheduler.py")
-
-
-@pytest.fixture(scope="module")
-def replication(benchmark_script) -> ModuleType:
+def replication(benchmark_script):
     return benchmark_script("gpu/replication.py")
 
 
-def test_modes_are_divided_at_gaps(scheduler: ModuleType):
-    times = [FAST, SLOW, 1.005 * FAST, MIDDLE, 1.01 * FAST]
-    assert [count for _, count in scheduler.modes(times)] == [3, 1, 1]
-    assert scheduler.modes(times)[0][0] == pytest.approx(1.005 * FAST)
-    assert scheduler.modes([]) == []
-
-
-@pytest.mark.parametrize(
-    ("arch", "has"), [("sm_90", True), ("sm_120", True), ("sm_80", False), ("gfx942", False)]
-)
-def test_clusters_begin_with_sm_90(scheduler: ModuleType, arch: str, has: bool):
-    info = DeviceInfo(name="cuda:0", kind="cuda", model="", arch=arch)
-    assert scheduler.supports_clusters(info) is has
-
-
-def test_a_start_predicts_the_mode_of_the_others_with_it(placement: ModuleType):
+def test_a_start_predicts_the_mode_of_the_others_with_it(placement):
     pairs = [(4, FAST), (4, 1.004 * FAST), (8, FAST), (8, FAST), (12, SLOW), (12, SLOW), (0, SLOW)]
     right, blind, judged = placement.share_predicted(pairs)
     assert (right, judged) == (1.0, 6)
@@ -60,12 +32,7 @@ def test_a_start_predicts_the_mode_of_the_others_with_it(placement: ModuleType):
     assert placement.share_predicted(wrong)[0] == 0.0
 
 
-def test_a_start_that_follows_itself_is_no_new_draw(placement: ModuleType):
-    assert placement.repeat_excess([0] * 10 + [4] * 10) == pytest.approx(18 / 19 - 0.5)
-    assert placement.repeat_excess([7]) == 0.0
-
-
-def readings(factor: float = 1.0) -> dict[str, object]:
+def readings(factor=1.0):
     one = [FAST, 1.002 * FAST]
     names = ("same", "allocations", "after_nothing", "after_gemm", "after_even_spin")
     return {
@@ -80,7 +47,7 @@ def readings(factor: float = 1.0) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(("factor", "held"), [(1.005, True), (1.02, False)])
-def test_placement_is_judged(placement: ModuleType, factor: float, held: bool):
+def test_placement_is_judged(placement, factor, held):
     figures = placement.figures_of([readings(factor), readings(factor)])
     bars = placement.bars_of(figures)
     assert [holds for _, _, holds in bars] == [True, True, True, held, True, True, True, True]
@@ -88,23 +55,21 @@ def test_placement_is_judged(placement: ModuleType, factor: float, held: bool):
     assert len(placement.bars_of(placement.figures_of([without]))) == len(bars) - 1
 
 
-def test_a_process_reads_every_condition(
-    placement: ModuleType, monkeypatch: pytest.MonkeyPatch, compiler: None
-):
+def test_a_process_reads_every_condition(placement, monkeypatch, compiler):
     """On an emulated GPU, whose times mean nothing: the calls, not the readings, are tested."""
 
     class Mapped:
-        def __init__(self, driver: object, index: int, count: int, mapped: int) -> None:
+        def __init__(self, driver, index, count, mapped):
             self._buffer = device.allocate(mapped * placement.PAGE)
             self.address = self._buffer.address
             self.handles = list(range(count))
 
-        def map(self, handles: list[int]) -> None:
+        def map(self, handles):
             assert len(set(handles)) == len(handles)
 
-        def unmap(self) -> None: ...
+        def unmap(self): ...
 
-        def close(self) -> None:
+        def close(self):
             device.free(self._buffer)
 
     bench_type = placement.Bench
@@ -125,31 +90,20 @@ def test_a_process_reads_every_condition(
 # -- replication
 
 
-def a_case(m: int) -> Case:
+def a_case(m):
     return Case(problem=ops.parse(f"gemm m={m} n=8 k=8 dtype=f32"), backend="fake")
 
 
-def a_result(m: int, seconds: float, half_width: float = 0.004) -> Result:
-    steps = enumerate((0.998, 1.0, 1.002, 1.0))
-    blocks = tuple(
-        Block(process=0, allocation=at, samples_s=(step * seconds,)) for at, step in steps
-    )
-    measurement = Measurement(
-        blocks=blocks,
+def a_result(m, seconds, half_width=0.004):
+    measurement = make_measurement(
+        *(step * seconds for step in (0.998, 1.0, 1.002, 1.0)),
         low_s=seconds * (1 - half_width),
         high_s=seconds * (1 + half_width),
-        method="graph",
-        launches=1,
-        sets=1,
-        footprint_bytes=1,
-        stop=StopReason.PRECISE,
-        warmup_s=0.0,
-        timed_s=1.0,
     )
-    return Result(case=a_case(m), device="fake", status=Status.OK, measurement=measurement)
+    return make_result(a_case(m), device="fake", measurement=measurement)
 
 
-def measured(replication: ModuleType, plain: Sequence[Sequence[Result]]) -> Any:
+def measured(replication, plain):
     processes = tuple(
         replication.Process(number=at, seconds=1.0, results=tuple(results))
         for at, results in enumerate(plain)
@@ -157,17 +111,7 @@ def measured(replication: ModuleType, plain: Sequence[Sequence[Result]]) -> Any:
     return replication.Measured(plain=processes, spun=(), info=H200, libraries={})
 
 
-def test_there_are_enough_cases_with_the_named_ones_first(replication: ModuleType):
-    made = replication.make_cases(H200, Timing())
-    assert len({case.id for case in made}) == len(made) >= 66
-    fewer = replication.make_cases(H200, Timing(), 20)
-    assert len({case.id for case in fewer}) == 20
-    assert [(c.backend, c.problem.dims["m"]) for c in fewer[:3]] == [
-        ("cublaslt", m) for m in (7, 24, 1)
-    ]
-
-
-def test_coverage_is_of_the_mean_over_processes(replication: ModuleType):
+def test_coverage_is_of_the_mean_over_processes(replication):
     near = [a_result(1, 1e-5 * factor) for factor in (0.999, 1.0, 1.001)]
     far = [a_result(2, 1e-5 * factor) for factor in (0.96, 1.0, 1.04)]
     runs = list(zip(near, far, strict=True))
@@ -177,8 +121,8 @@ def test_coverage_is_of_the_mean_over_processes(replication: ModuleType):
     assert figures["median_half_width"] == pytest.approx(0.004, rel=1e-3)
 
 
-def test_a_case_that_failed_once_is_left_out_and_counted(replication: ModuleType):
-    bad = Result(case=a_case(2), device="fake", status=Status.CRASHED)
+def test_a_case_that_failed_once_is_left_out_and_counted(replication):
+    bad = make_result(a_case(2), device="fake", status=Status.CRASHED)
     runs = [[a_result(1, 1e-5), a_result(2, 1e-5)], [a_result(1, 1e-5), bad]]
     figures = replication.figures_of(measured(replication, runs))
     assert len(figures["rows"]) == 1
@@ -186,15 +130,15 @@ def test_a_case_that_failed_once_is_left_out_and_counted(replication: ModuleType
     assert figures["statuses"] == {"ok": 3, "crashed": 1}
 
 
-def test_equal_runs_do_not_alarm_and_slower_samples_are_found(replication: ModuleType):
+def test_equal_runs_do_not_alarm_and_slower_samples_are_found(replication):
     runs = [[a_result(m, 1e-5) for m in range(1, 17)] for _ in range(4)]
     found = replication.judge_pairs(measured(replication, runs).plain)
     assert (found["pairs"], found["rows"], found["alarms"]) == (6, 96, 0)
     assert found["found_in_samples"] == found["slowed_in_samples"] == 12
 
 
-def test_spun_rows_are_told_apart_by_who_was_slowed(replication: ModuleType):
-    def process(number: int) -> object:
+def test_spun_rows_are_told_apart_by_who_was_slowed(replication):
+    def process(number):
         slowed = {a_case(m).id for m in range(1, 13) if replication.is_slowed(m, number)}
         results = [a_result(m, 1.03e-5 if a_case(m).id in slowed else 1e-5) for m in range(1, 13)]
         return replication.Process(
@@ -207,7 +151,7 @@ def test_spun_rows_are_told_apart_by_who_was_slowed(replication: ModuleType):
     assert found["alarms_on_equal_rows"] == 0
 
 
-def test_parts_are_merged_in_order_and_never_twice(replication: ModuleType, tmp_path: Path):
+def test_parts_are_merged_in_order_and_never_twice(replication, tmp_path):
     whole = measured(replication, [[a_result(1, 1e-5)], [a_result(1, 1.001e-5)]])
     paths = []
     for process in reversed(whole.plain):
@@ -220,10 +164,3 @@ def test_parts_are_merged_in_order_and_never_twice(replication: ModuleType, tmp_
     other = replication.dataclasses.replace(part, sources=("another",))
     replication.save(paths[-1], other)
     assert replication.load(paths).sources == tuple(sorted({*whole.sources, "another"}))
-
-
-def test_a_part_is_a_number_of_a_count(replication: ModuleType):
-    assert replication.part_of("2/3") == (2, 3)
-    for text in ("3/2", "0/2", "2", "a/b"):
-        with pytest.raises(argparse.ArgumentTypeError):
-            replication.part_of(text)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelmark.cli.errors import report
+from kernelmark.cli.app import report_error
 from kernelmark.cli.main import main
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.reason import NO_REASON, Reason
@@ -58,13 +58,13 @@ def kmark(capsys):
 
     def recorded(error: BaseException, words: Sequence[str], **options: bool) -> int:
         reasons.append(error.message if isinstance(error, KernelmarkError) else NO_REASON)
-        return report(error, words, **options)
+        return report_error(error, words, **options)
 
     def call(*words: str) -> Ended:
         capsys.readouterr()
         reasons.clear()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("kernelmark.cli.errors.report", recorded)
+            patch.setattr("kernelmark.cli.app.report_error", recorded)
             with pytest.raises(SystemExit) as ended:
                 main(words)
         captured = capsys.readouterr()

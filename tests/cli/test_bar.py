@@ -109,12 +109,3 @@ def test_at_the_end_nothing_starts(bar_of):
         result = Result(case=GEMM, device="cpu", status=Status.OK)
         tell(CaseFinished(result=result, progress=dataclasses.replace(progress, done=done)))
         assert drawn(bar).endswith(ends_with)
-
-
-def test_several_devices_are_all_named(bar_of):
-    bar = bar_of(200)
-    tell, progress = Drawn(bar, 6), Progress(done=2, total=6, remaining_s=12.0)
-    for device in ("cuda:0", "cuda:1"):
-        tell(CaseStarted(case=GEMM, device=device, progress=progress))
-        tell(CasePhase(case=GEMM, device=device, phase="timing"))
-    assert drawn(bar).count("by ./mykernel.py: timing") == 2

@@ -8,20 +8,20 @@ import sys
 
 import pytest
 
-from kernelmark.cli import completing
+from kernelmark.cli import options
 
 
 @pytest.mark.parametrize(
     ("complete", "incomplete", "offered"),
     [
-        (completing.backends, "num", ["numpy"]),
-        (completing.backends, "numpy,to", ["numpy,torch"]),
-        (completing.backends, "numpy,num", []),
-        (completing.suites, "dem", ["demo"]),
-        (completing.dtypes, "bf", ["bf16"]),
-        (completing.ops, "batched_gemm_", ["batched_gemm_quant"]),
-        (completing.devices, "cp", ["cpu"]),
-        (completing.runs, "la", ["latest"]),
+        (options.complete_backends, "num", ["numpy"]),
+        (options.complete_backends, "numpy,to", ["numpy,torch"]),
+        (options.complete_backends, "numpy,num", []),
+        (options.complete_suites, "dem", ["demo"]),
+        (options.complete_dtypes, "bf", ["bf16"]),
+        (options.complete_ops, "batched_gemm_", ["batched_gemm_quant"]),
+        (options.complete_devices, "cp", ["cpu"]),
+        (options.complete_runs, "la", ["latest"]),
     ],
 )
 def test_names_are_completed_after_the_last_comma(complete, incomplete, offered):
@@ -31,13 +31,13 @@ def test_names_are_completed_after_the_last_comma(complete, incomplete, offered)
 @pytest.mark.parametrize(
     ("complete", "incomplete", "offered"),
     [
-        (completing.timings, "", ["quick", "default", "full", "mine.toml", "sub/"]),
-        (completing.timings, "q", ["quick"]),
-        (completing.timings, "m", ["mine.toml"]),
-        (completing.timings, "sub/", ["sub/other.toml"]),
-        (completing.timings, "./m", ["./mine.toml"]),
-        (completing.timings, "gone/", []),
-        (completing.timing_files, "", ["mine.toml", "sub/"]),
+        (options.complete_timings, "", ["quick", "default", "full", "mine.toml", "sub/"]),
+        (options.complete_timings, "q", ["quick"]),
+        (options.complete_timings, "m", ["mine.toml"]),
+        (options.complete_timings, "sub/", ["sub/other.toml"]),
+        (options.complete_timings, "./m", ["./mine.toml"]),
+        (options.complete_timings, "gone/", []),
+        (options.complete_timing_files, "", ["mine.toml", "sub/"]),
     ],
 )
 def test_presets_and_toml_files_are_timings(tmp_path, monkeypatch, complete, incomplete, offered):
@@ -50,8 +50,8 @@ def test_presets_and_toml_files_are_timings(tmp_path, monkeypatch, complete, inc
 
 def test_runs_are_offered_by_id_and_label(kmark, fake_words):
     assert kmark(*fake_words, "--limit", "1", "--label", "nightly").code == 0
-    assert completing.runs("night") == ["nightly"]
-    assert len(completing.runs("20")) == 1
+    assert options.complete_runs("night") == ["nightly"]
+    assert len(options.complete_runs("20")) == 1
 
 
 @pytest.mark.parametrize(

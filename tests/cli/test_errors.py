@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kernelmark import backends
-from kernelmark.cli.errors import command_path
+from kernelmark.cli.app import command_path
 
 GEMM = ("run", "-o", "gemm", "--dtype", "f32", "-a", "n=8", "-a", "k=8")
 
@@ -239,11 +239,11 @@ def test_an_error_nobody_expected_is_one_sentence_too(refused, monkeypatch):
     def fail():
         raise RuntimeError("surprise\nwith more lines")
 
-    monkeypatch.setattr("kernelmark.cli.listing.dtypes", fail)
+    monkeypatch.setattr("kernelmark.cli.store.listing.dtypes", fail)
     ended = refused("list", "dtypes")
     assert "RuntimeError: surprise" in ended.err
     assert "--debug" in ended.err
-    monkeypatch.setattr("kernelmark.cli.listing.dtypes", Path("/nonexistent/file").read_text)
+    monkeypatch.setattr("kernelmark.cli.store.listing.dtypes", Path("/nonexistent/file").read_text)
     assert "/nonexistent/file: " in refused("list", "dtypes").err
 
 
@@ -346,3 +346,13 @@ def test_the_choices_of_a_missing_argument_are_in_the_hint(refused, command, cho
     sentence, hint = refused(command).err.splitlines()
     assert sentence.endswith("'")
     assert choice in hint
+
+
+def test_an_axis_without_its_option_and_an_unknown_op_get_the_hint_that_helps(kmark):
+    for words, named in (
+        (("run", "-o", "gemm", "m=8", "n=8"), "-a NAME=VALUE"),
+        (("run", "-o", "softmax", "-a", "m=8"), "docs/own-kernel.md"),
+    ):
+        answer = kmark(*words)
+        assert answer.code == 2
+        assert named in answer.err

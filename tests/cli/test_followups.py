@@ -12,15 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from kernelmark.cli import run_output
-from kernelmark.cli.followups import (
-    redacted,
-    rerun_words,
-    started_as,
-    store_words,
-    without_password,
-)
-from kernelmark.cli.run_output import NEXT, print_demo_hints
+from kernelmark.cli.measure.run import NEXT, print_demo_hints
+from kernelmark.cli.output import redacted, rerun_words, started_as, store_words, without_password
 from kernelmark.core.environment import Environment
 from kernelmark.core.result import Run
 from kernelmark.stores import open_store
@@ -109,17 +102,6 @@ def test_commands_that_show_more_name_the_store(kmark, fake_words, tmp_path):
     assert re.search(rf"kmark show \S+ --store {place}$", none.err.strip()), none.err
 
 
-def test_the_comment_of_a_comparison_names_the_store(kmark, fake_words, tmp_path):
-    place = str(tmp_path / "other.sqlite")
-    for label in ("one", "two"):
-        assert kmark(*fake_words, "--label", label, "--store", place).code == 0
-    made = kmark("compare", "one", "two", "--store", place, "--md", "-").out
-    command = re.search(r"^kmark (compare .*)$", made, flags=re.MULTILINE)
-    assert command
-    assert kmark(*shlex.split(command[1])).code in (0, 1)
-    assert command[1].endswith(f"--store {place}")
-
-
 def test_commands_that_measure_a_compared_row_again_name_the_store(kmark, fake_words, tmp_path):
     place = str(tmp_path / "other.sqlite")
     for label, time in (("one", "20.0"), ("two", "40.0")):
@@ -127,6 +109,7 @@ def test_commands_that_measure_a_compared_row_again_name_the_store(kmark, fake_w
         assert kmark(*words, "--label", label, "--store", place).code == 0
     both = ("compare", "one", "two", "--match", "problem", "--store", place)
     made = kmark(*both, "--md", "-").out
+    assert re.search(rf"^kmark compare .* --store {place}$", made, flags=re.MULTILINE)
     again = re.findall(r"^kmark run .*$", made, flags=re.MULTILINE)
     assert len(again) == 2, made
     rows = json.loads(kmark(*both, "--json", "-").out)["rows"]
@@ -135,11 +118,6 @@ def test_commands_that_measure_a_compared_row_again_name_the_store(kmark, fake_w
         assert command.endswith(f" --store {place}")
     assert again[0] in shown or again[1] in shown
     assert kmark(*shlex.split(again[0])[1:]).code == 0
-
-
-def test_roofs_that_are_not_stored_are_measured_into_the_same_store(kmark, other_store):
-    ended = kmark("roofs", "--stored", "--threads", "1", "--store", other_store)
-    assert f"kmark roofs -d cpu --threads 1 --store {other_store}" in ended.err
 
 
 @pytest.mark.parametrize(
@@ -152,12 +130,6 @@ def test_roofs_that_are_not_stored_are_measured_into_the_same_store(kmark, other
 )
 def test_a_store_without_microbenchmarks_is_told_how_to_measure_them(refused, other_store, words):
     assert "kmark micro cache" in refused(*words, "--store", other_store, code=4).err
-
-
-def test_history_of_another_store_names_it(kmark, other_store):
-    ended = kmark("history", "-b", "torch", "--store", other_store)
-    assert ended.code == 4
-    assert f"kmark history --store {other_store}" in ended.err
 
 
 @pytest.mark.slow
@@ -176,7 +148,7 @@ def test_an_interrupted_run_is_resumed_from_its_store(kmark, stopped, tmp_path):
 
 def test_a_password_is_neither_stored_nor_printed(kmark, fake_words, tmp_path, monkeypatch):
     """PostgreSQL is not needed to see what would be kept of the command line."""
-    from kernelmark.stores import location as places
+    from kernelmark.stores import engine as places
 
     real = places.locate
     secret = "postgresql://me:secret@host/db"
@@ -232,9 +204,3 @@ def test_the_commands_after_the_demo_can_be_run(installed, monkeypatch, capsys):
     commands = [line.strip() for line in lines if line.startswith("  ") and "#" not in line]
     assert len(commands) == len(NEXT)
     assert all(shutil.which(shlex.split(command)[0]) for command in commands)
-
-
-def test_the_end_of_the_demo_does_not_repeat_its_answer(monkeypatch, capsys):
-    monkeypatch.setattr(run_output, "answer", lambda rows: ["the answer of the run"])
-    print_demo_hints(DEMO, ())
-    assert "the answer of the run" not in capsys.readouterr().err

@@ -11,10 +11,10 @@ from typer.main import get_command
 
 from kernelmark.backends import BackendRef
 from kernelmark.cli import options as o
-from kernelmark.cli.ab import ComparedOptions
 from kernelmark.cli.app import command
-from kernelmark.cli.run import RunChoice
-from kernelmark.core.flags import flags
+from kernelmark.cli.compare.ab import ComparedOptions
+from kernelmark.cli.measure.run import RunChoice
+from kernelmark.core.immutable import flags
 from kernelmark.core.timing import PRESETS, Cache, Timing
 
 

@@ -71,8 +71,3 @@ def test_a_number_stays_with_its_unit(unit):
     for width in range(20, 60):
         lines = folded(f"warning: some words and then {'x' * 9} by 12.5 {unit} of it", width)
         assert f"12.5 {unit}" in lines
-
-
-def test_a_word_longer_than_the_line_is_not_broken():
-    word = "/" + "x" * 100
-    assert word in folded(f"cannot open {word}: it is gone", 80).split("\n")[1]

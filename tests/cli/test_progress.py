@@ -37,7 +37,7 @@ def test_cases_take_from_the_first_to_the_end_of_the_last():
 
 def test_a_run_learns_all_that_it_takes_besides_its_cases(kmark, monkeypatch, tmp_path):
     monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("kernelmark.cli.run.command_age_s", lambda: 1000.0)
+    monkeypatch.setattr("kernelmark.cli.measure.run.command_age_s", lambda: 1000.0)
     words = ("-o", "gemm", "-a", "m=8", "-a", "n=8", "-a", "k=8", "--dtype", "f32", "-b", "fake")
     assert kmark("run", *words, "-d", "fake", "--timing", "quick").code == 0
     learnt = Means.of_machine().get("start/run")

@@ -81,8 +81,7 @@ def catches(pid: int, number: signal.Signals) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("name", "number"),
-    [*(("run", number) for number in STOPS), ("ab", signal.SIGQUIT), ("micro", signal.SIGQUIT)],
+    ("name", "number"), [("run", signal.SIGHUP), ("ab", signal.SIGQUIT), ("micro", signal.SIGTERM)]
 )
 def test_while_it_measures(start, tmp_path, name, number):
     process = start(*COMMANDS[name])
@@ -189,8 +188,6 @@ def test_a_signal_is_not_lost_where_nothing_can_be_raised(loss, tmp_path):
         f"sys.argv = ['kmark', '--version']; sys.path.append({str(tmp_path)!r})\n"
         f"{loss}\nm._open_streams = lose\nm.main()\n"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, check=False, timeout=50
-    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     assert ended.returncode == 130
     assert b"unexpected" not in ended.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,42 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernelmark.core.environment import Environment
 from kernelmark.core.problem import parse_key
-from kernelmark.core.result import (
-    Block,
-    Case,
-    KernelInfo,
-    Measurement,
-    Result,
-    ResultSet,
-    Run,
-    Status,
-    StopReason,
-)
+from kernelmark.core.result import Block, Case, KernelInfo, Measurement, Result, ResultSet, Status
 from kernelmark.core.timing import Timing
 from kernelmark.stats.interval import measured_interval
+from kernelmark_dev import results
 
 
 def measurement(processes: Sequence[Sequence[float]]) -> Measurement:
     """Block times in seconds, by process."""
-    blocks = tuple(
+    blocks = [
         Block(process=p, allocation=a, samples_s=(time_s,))
         for p, times in enumerate(processes)
         for a, time_s in enumerate(times)
-    )
-    return Measurement(
-        blocks=blocks,
-        low_s=0.0,
-        high_s=float("inf"),
-        method="loop",
-        launches=1,
-        sets=1,
-        footprint_bytes=1,
-        stop=StopReason.FIXED,
-        warmup_s=0.0,
-        timed_s=0.0,
-    )
+    ]
+    return results.make_measurement(*blocks, low_s=0.0, high_s=float("inf"))
 
 
 def make(
@@ -60,27 +40,20 @@ def make(
 ) -> Result:
     """A result with blocks of these µs, in one process or in several."""
     by_process = processes_us or ([list(blocks_us)] if blocks_us else [])
-    result = Result(
-        case=Case(
+    measured = (
+        measurement([[t * 1e-6 for t in times] for times in by_process]) if by_process else None
+    )
+    return results.make_result(
+        Case(
             problem=parse_key(problem),
             backend=backend,
             timing=timing or Timing(),
             config=config or {},
         ),
-        device="cpu",
-        arch="aarch64",
-        status=status,
-        measurement=measurement([[t * 1e-6 for t in times] for times in by_process])
-        if by_process
-        else None,
-        kernel=KernelInfo(binary_hash=binary),
+        **{"arch": "aarch64", "status": status, "measurement": measured}
+        | {"kernel": KernelInfo(binary_hash=binary)}
+        | changes,
     )
-    return replace(result, **changes)
-
-
-def gather(*results: Result, id: str = "one", **changes: Any) -> ResultSet:
-    run = Run(id=id, started=1.0, environment=changes.pop("environment", Environment()))
-    return ResultSet(run=replace(run, **changes), results=results)
 
 
 @pytest.fixture(scope="session")
@@ -90,7 +63,7 @@ def make_result() -> Callable[..., Result]:
 
 @pytest.fixture(scope="session")
 def make_set() -> Callable[..., ResultSet]:
-    return gather
+    return functools.partial(results.make_set, id="one")
 
 
 def mixed(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelmark.compare.match import Pair
-from kernelmark.compare.rulefile import load
+from kernelmark.compare.rules import load_rule
 from kernelmark.compare.verdicts import compare
 from kernelmark.core.errors import UsageError
 from kernelmark_dev.raising import raises
@@ -38,12 +38,12 @@ def written(tmp_path):
 
 
 def test_presets_by_name():
-    assert load("robust").name == "robust"
-    assert load("golden-tot").settings["slack_us"] == 0.5
+    assert load_rule("robust").name == "robust"
+    assert load_rule("golden-tot").settings["slack_us"] == 0.5
 
 
 def test_rows_find_their_rule(written, make_result):
-    rule = load(written(MINE))
+    rule = load_rule(written(MINE))
     assert rule.name == "mine"
 
     def pair(**what):
@@ -98,14 +98,14 @@ _WHERE = 'rule = "robust"\n[[where]]\n'
 )
 def test_refused(written, text, fields):
     with raises(UsageError, **fields) as refused:
-        load(written(text))
+        load_rule(written(text))
     assert "mine.toml" in refused.value.message
     tables = "[[where]]" in text
     assert ("where 1" in refused.value.message) == tables
 
 
 def test_whole_numbers_may_be_written_as_any_number(written, make_result):
-    rule = load(written('rule = "golden-tot"\nruns = 2.0\n'))
+    rule = load_rule(written('rule = "golden-tot"\nruns = 2.0\n'))
     pair = Pair(base=make_result(10.0, 10.0, 20.0), head=make_result(10.0, 10.0, 20.0))
     assert rule.judge([pair])[0].base_s == pytest.approx(10e-6)
 
@@ -116,7 +116,7 @@ def test_tables_that_take_no_row_are_told(written, make_result, make_set):
         for words in ('op = "gem"', 'op = "gemm"', 'problem = "m=1 "\nbackend = "numpy"')
     )
     sides = [make_set(make_result(1.0), id=name) for name in ("a", "b")]
-    assert compare(*sides, rule=load(written(text))).notes == (
+    assert compare(*sides, rule=load_rule(written(text))).notes == (
         'mine: where 1 (op = "gem") fits no row of this comparison',
         'mine: where 3 (backend = "numpy", problem = "m=1 ") takes no row: tables above it take '
         "those that fit",
@@ -125,7 +125,7 @@ def test_tables_that_take_no_row_are_told(written, make_result, make_set):
 
 def test_no_such_rule(tmp_path):
     with raises(UsageError, file=str(tmp_path / "none.toml")):
-        load(str(tmp_path / "none.toml"))
+        load_rule(str(tmp_path / "none.toml"))
 
 
 @pytest.mark.parametrize(
@@ -133,5 +133,5 @@ def test_no_such_rule(tmp_path):
 )
 def test_a_rule_close_to_a_known_one_is_suggested(given, meant):
     with raises(UsageError, name=given) as refused:
-        load(given)
+        load_rule(given)
     assert (f"did you mean {meant}? " in str(refused.value.hint)) == (meant is not None)

@@ -2,59 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
 from kernelmark.compare.alarms import level_s, screened_again, suspects
-from kernelmark.compare.history import History, story
-from kernelmark.compare.verdicts import Audit
-from kernelmark.core.result import Mode, Status
+from kernelmark.compare.history import story
+from kernelmark.core.reason import Reason
 from kernelmark.core.verdict import VerdictStatus
-
-
-@dataclass(frozen=True)
-class Point:
-    series: str
-    run_id: str
-    median_s: float | None
-    low_s: float | None = None
-    high_s: float | None = None
-    status: Status = Status.OK
-    started: float = 0.0
-    fingerprint: str = ""
-    modes: tuple[Mode, ...] = ()
-    doubt: None = None
-    metric: str = ""
-    value: float | None = None
-    unit: str = ""
-    better: str = "lower"
-
+from kernelmark.stores import SeriesPoint
+from kernelmark_dev.results import make_history, make_point
 
 NOISE = (1.0, 1.004, 0.997, 1.002, 0.999, 1.003, 0.998, 1.001)
 
 
-def points(newest: float | None, *, series="gemm | numpy", spread=1.0, **more) -> list[Point]:
+def points(newest: float | None, *, series="gemm | numpy", spread=1.0, **more) -> list[SeriesPoint]:
     past = [
-        Point(series, f"night-{i}", 1e-5 * (1 + spread * (one - 1))) for i, one in enumerate(NOISE)
+        make_point(1e-5 * (1 + spread * (one - 1)), series=series, run_id=f"night-{i}")
+        for i, one in enumerate(NOISE)
     ]
-    status = Status.CRASHED if newest is None else Status.OK
-    last = Point(series, "tonight", newest and 1e-5 * newest, status=status)
+    last = make_point(newest and 1e-5 * newest, series=series, run_id="tonight")
     return [*past, replace(last, **more)]
-
-
-def history(*stories) -> History:
-    return History(
-        stories=stories,
-        runs=(),
-        changes={},
-        moved=(),
-        marked={},
-        watched=True,
-        audit=Audit(compared=0, alarms=0),
-        baseline_name="",
-        baseline={},
-    )
 
 
 @pytest.mark.parametrize(
@@ -69,32 +37,42 @@ def history(*stories) -> History:
     ],
 )
 def test_what_is_suspected(newest, status):
-    found = suspects(history(story(points(newest))), ["tonight"])
+    found = suspects(make_history(story(points(newest))), ["tonight"])
     assert [one.status for one in found] == ([] if status is None else [status])
     if newest and status:
         assert found[0].level_s == pytest.approx(1e-5, rel=0.01)
         assert found[0].before == "night-7"
 
 
+def test_what_history_cannot_judge_is_suspected_where_paired_rounds_follow():
+    doubt = Reason("few blocks", "few-blocks", blocks=1, wanted=3)
+    item = story([replace(p, doubt=doubt) for p in points(1.28)])
+    assert suspects(make_history(item), ["tonight"]) == []
+    (found,) = suspects(make_history(item), ["tonight"], few=True)
+    assert found.status is VerdictStatus.SLOWER
+    assert (found.before, found.since) == ("night-7", "tonight")
+    assert found.level_s == pytest.approx(1e-5, rel=0.01)
+
+
 def test_only_tonight_counts():
-    assert suspects(history(story(points(2.0))), ["another"]) == []
+    assert suspects(make_history(story(points(2.0))), ["another"]) == []
 
 
 def test_the_largest_change_comes_first():
     found = [story(points(x, series=f"s{x} | b")) for x in (1.02, 1.5, 1.1)]
-    series = [one.story.series for one in suspects(history(*found), ["tonight"])]
+    series = [one.story.series for one in suspects(make_history(*found), ["tonight"])]
     assert series == ["s1.5 | b", "s1.1 | b", "s1.02 | b"]
 
 
 def test_what_a_canary_explains_is_left_out_unless_paired_rounds_follow():
     held = replace(story(points(1.5)), held="moved")
-    assert suspects(history(held), ["tonight"], held=False) == []
-    assert len(suspects(history(held), ["tonight"], held=True)) == 1
+    assert suspects(make_history(held), ["tonight"], suppressed=False) == []
+    assert len(suspects(make_history(held), ["tonight"], suppressed=True)) == 1
 
 
 def test_a_metric_is_suspected_only_where_it_is_flagged():
     made = [replace(p, metric="bandwidth", value=(p.median_s or 0) * 1e17) for p in points(1.015)]
-    assert suspects(history(story(made)), ["tonight"]) == []
+    assert suspects(make_history(story(made)), ["tonight"]) == []
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernelmark.compare import alarms, rulefile, rules
+from kernelmark.compare import alarms, rules
 from kernelmark.compare.match import Pair
+from kernelmark.compare.rules import load_rule
 from kernelmark.compare.rules.ratio import rule as ratio
 from kernelmark.compare.verdicts import compare
 from kernelmark.core.environment import Environment
@@ -208,7 +209,7 @@ def test_golden_tot_holds_nothing(make_result, make_set, tmp_path):
     assert not any(held(rule, make_result, make_set, sentinel=20.0, head=(20.0, 5.0)))
     mine = tmp_path / "mine.toml"
     mine.write_text('rule = "golden-tot"\n[[where]]\nproblem = "m=1 "\nrule = "robust"\n')
-    rule = rulefile.load(str(mine))
+    rule = load_rule(str(mine))
     told = held(rule, make_result, make_set, sentinel=20.0, head=(20.0, 5.0))
     assert told == [True, False, False, False]
 
@@ -221,6 +222,16 @@ def test_fail_on_held():
     assert verdict("slower", 1.02) not in both
     assert verdict("broken") in both
     assert verdict("broken") not in alarms.parse(["slower", "held"])
+
+
+def test_fail_on_undecided():
+    assert verdict("unsure") not in alarms.FailOn()
+    both = alarms.parse(["undecided"])
+    assert all(verdict(status) in both for status in ("unsure", "slower", "broken"))
+    sized = alarms.parse(["slower:3%", "undecided"])
+    assert verdict("unsure") in sized
+    assert verdict("slower", 1.02) not in sized
+    assert verdict("broken") in sized
 
 
 def test_what_failed_alike_on_both_sides_is_told_once(make_result, make_set):
@@ -250,7 +261,7 @@ def test_times_are_medians_and_the_ratio_is_theirs(make_result, make_set):
 
 @pytest.mark.parametrize("name", ["ratio", "golden-tot"])
 def test_other_rules_judge_mixtures_by_means(make_mixed, name):
-    rule = rulefile.load(name)
+    rule = load_rule(name)
     rng = np.random.default_rng(5)
     base, head = make_mixed(rng), make_mixed(rng, 1.3)
     (same,) = rule.judge([Pair(base=base, head=make_mixed(rng))])

@@ -1,7 +1,5 @@
 """Every backend in the registry keeps the backend contract: a new file is tested at once."""
 
-from __future__ import annotations
-
 import pytest
 
 from kernelmark import backends
@@ -12,7 +10,7 @@ class _Compiles(BackendContract):
     """The contract of a backend that runs a compiler for each example."""
 
     @pytest.mark.slow
-    def test_computes_what_it_supports(self, kind: str, example: str) -> None:
+    def test_computes_what_it_supports(self, kind, example):
         super().test_computes_what_it_supports(kind, example)
 
 

@@ -1,14 +1,12 @@
 """Every reader of logs that the registry knows keeps the contract."""
 
-from __future__ import annotations
-
 import pytest
 
 from kernelmark.workloads.calls import LogReader, RowReader
 from kernelmark.workloads.logs import registry
 
 
-def _writes(reader: LogReader, name: str) -> bool:
+def _writes(reader, name):
     return getattr(type(reader), name) is not getattr(LogReader, name)
 
 

@@ -1,7 +1,5 @@
 """Every op of the registry keeps the contract."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import re
@@ -127,6 +125,9 @@ class TestAttention(OpContract):
         {"heads": 2, "seq": 9, "dim": 8, "dtype": "f16", "scale": "big"},
         {"heads": 2, "seq": 9, "dim": 8, "dtype": "f16", "scale": 0},
         {"heads": 2, "seq": 9, "dim": 8, "dtype": "f16", "scale": -1.0},
+        {"heads": 2, "seq": 9, "dim": 8, "dtype": "f16", "scale": 99},
+        {"heads": 2, "seq": 9, "dim": 8, "dtype": "f16", "casual": True},
+        {"heads": 1, "seq_q": 4, "dim": 8, "dtype": "f16"},
         {"heads": 2, "seq": 9, "dim": 8, "dtype": "f16", "scale": 1000.0},
         {"heads": 2, "seq": 9, "dim": 8, "dtype": "f16", "layout": "sbhd"},
         {"heads": 2, "seq": 0, "dim": 8, "dtype": "f16"},
@@ -183,6 +184,8 @@ class TestConv(OpContract):
         {"n": 1, "c": 4, "h": 4, "w": 4, "k": 3, "r": 1, "s": 1, "dtype": "f32", "pad": -1},
         {"n": 1, "c": 4, "h": 4, "w": 4, "k": 3, "r": 1, "s": 1, "dtype": "f32",
          "layout": "nwhc"},
+        {"n": 1, "c": 4, "h": 4, "w": 4, "k": 3, "r": 1, "s": 1, "dtype": "f32", "kernel": 3},
+        {"n": 1, "c": 4, "h": 4, "w": 4, "k": 3, "r": 1, "s": 1, "dtype": "i8", "y": "f32"},
     )  # fmt: skip
 
     def dense(self, problem, arrays):

@@ -22,7 +22,7 @@ def test_it_is_computed_once():
         value: int
 
         @computed_once
-        def half(self) -> float:
+        def half(self):
             asked.append(self.value)
             return self.value / 2
 

@@ -1,7 +1,5 @@
 """Roofs."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """Problem keys: canonical text that parses back, and refusals in one sentence."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 

@@ -1,7 +1,5 @@
 """Reasons: sentences where they are raised, and codes with fields where a program decides."""
 
-from __future__ import annotations
-
 import ast
 import copy
 import math
@@ -37,27 +35,19 @@ BAD = Reason("set 0: wrong", "values-wrong", set=0)
 LATE = Reason("written late", "late-write")
 
 
-def test_a_reason_is_its_sentence():
-    assert (str(FULL), FULL.code, FULL.fields) == (
-        "the disk is full",
-        "store-disk-full",
-        {"store": "a.sqlite"},
-    )
+def test_a_reason_is_its_sentence_with_a_code_and_fields():
+    store = {"store": "a.sqlite"}
+    assert (str(FULL), FULL.code, FULL.fields) == ("the disk is full", "store-disk-full", store)
     assert Reason.of(FULL) is FULL
     assert (Reason.of("so").code, Reason("so").fields) == (TEXT, {})
     assert not NO_REASON
-
-
-def test_reasons_are_equal_by_sentence_code_and_fields():
-    assert Reason("the disk is full", "store-disk-full", store="a.sqlite") == FULL
+    assert FULL == "the disk is full"
     assert Reason("the disk is full", "store-disk-full", store="b.sqlite") != FULL
     assert Reason("the disk is full") != FULL
-    assert FULL == "the disk is full"
-
-
-@pytest.mark.parametrize("copied", [copy.copy, lambda r: pickle.loads(pickle.dumps(r))])
-def test_a_copy_has_code_and_fields(copied):
-    assert copied(FULL) == FULL
+    assert Reason("the disk is full", "store-disk-full", **store) == FULL
+    assert copy.copy(FULL) == pickle.loads(pickle.dumps(FULL)) == FULL
+    assert Reason("outer", "failed", cause=Reason("inner", "failed", cause=FULL)).root == FULL
+    assert FULL.root is FULL
 
 
 def test_text_is_added_before_the_sentence_and_after_its_first_line():
@@ -65,11 +55,6 @@ def test_text_is_added_before_the_sentence_and_after_its_first_line():
     assert prefixed(log, "a.py: ") == Reason("a.py: failed\nline 1\nline 2", "raised", type="E")
     assert suffixed(log, "; see b") == Reason("failed; see b\nline 1\nline 2", "raised", type="E")
     assert prefixed("plain", "x: ").code == TEXT
-
-
-def test_a_cause_is_found_inside():
-    assert Reason("outer", "failed", cause=Reason("inner", "failed", cause=FULL)).root == FULL
-    assert FULL.root is FULL
 
 
 def test_failed_checks_are_joined_and_counted():
@@ -91,18 +76,11 @@ def test_a_short_reason_is_one_line(text, expected):
 
 def test_why_is_the_error_or_what_the_check_found():
     case = Case(problem=parse_key("gemm m=1 n=1 k=1"), backend="a")
-    check = Check(
-        positions=1,
-        worst=9.0,
-        max_abs=1.0,
-        unwritten=0,
-        guards_intact=True,
-        detail=failed_checks([BAD]),
-    )
+    figures = {"positions": 1, "worst": 9.0, "max_abs": 1.0, "unwritten": 0, "guards_intact": True}
+    check = Check(**figures, detail=failed_checks([BAD]))
     failed = Result(case=case, device="cpu", status=Status.WRONG, check=check)
     raised = Result(case=case, device="cpu", status=Status.CRASHED, error=FULL)
-    assert failed.why == check.detail
-    assert raised.why == FULL
+    assert (failed.why, raised.why) == (check.detail, FULL)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Texts of files, libraries and users."""
 
-from __future__ import annotations
-
 import re
 import signal
 
@@ -40,6 +38,10 @@ def test_no_control_character_reaches_a_terminal(sign):
 
 def test_lines_and_letters_stay():
     assert printable("é\tµ\n± 漢字") == "é\tµ\n± 漢字"
+
+
+def test_a_lone_surrogate_can_be_printed():
+    assert printable("a\ud800b").encode() == "a\ufffdb".encode()
 
 
 @pytest.mark.parametrize("bad", ["a|b", "a\nb", "<img src=x>", "a\\|b", "[a](b)"])

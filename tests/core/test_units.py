@@ -1,7 +1,5 @@
 """Numbers as people read them."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -36,63 +34,55 @@ def test_times_keep_four_digits(seconds):
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
-    [(1.234e12, "1.234 TFLOP/s"), (56.7e9, "56.70 GFLOP/s"), (999.99e9, "1.000 TFLOP/s"),
-     (12.0, "12.00 FLOP/s"), (2e15, "2.000 PFLOP/s"), (0.0, "0.000 FLOP/s")],
-)  # fmt: skip
-def test_rates(value, text):
-    assert rate_text(value, "FLOP/s") == text
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (96 * 2**20, "96.0 MiB"),
-     (1.5 * 2**30, "1.5 GiB"), (2**40, "1.0 TiB")],
-)  # fmt: skip
-def test_sizes(count, text):
-    assert bytes_text(count) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
+    ("function", "values", "text"),
     [
-        (0.02, "0 s"),
-        (1.44, "1.4 s"),
-        (2.97, "3 s"),
-        (45, "45 s"),
-        (59.7, "1 min 00 s"),
-        (200, "3 min 20 s"),
-        (7500, "2 h 05 min"),
+        (rate_text, (1.234e12, "FLOP/s"), "1.234 TFLOP/s"),
+        (rate_text, (56.7e9, "FLOP/s"), "56.70 GFLOP/s"),
+        (rate_text, (999.99e9, "FLOP/s"), "1.000 TFLOP/s"),
+        (rate_text, (12.0, "FLOP/s"), "12.00 FLOP/s"),
+        (rate_text, (2e15, "FLOP/s"), "2.000 PFLOP/s"),
+        (rate_text, (0.0, "FLOP/s"), "0.000 FLOP/s"),
+        (bytes_text, (0,), "0 B"),
+        (bytes_text, (1023,), "1023 B"),
+        (bytes_text, (1024,), "1.0 KiB"),
+        (bytes_text, (96 * 2**20,), "96.0 MiB"),
+        (bytes_text, (1.5 * 2**30,), "1.5 GiB"),
+        (bytes_text, (2**40,), "1.0 TiB"),
+        (duration_text, (0.02,), "0 s"),
+        (duration_text, (1.44,), "1.4 s"),
+        (duration_text, (2.97,), "3 s"),
+        (duration_text, (45,), "45 s"),
+        (duration_text, (59.7,), "1 min 00 s"),
+        (duration_text, (200,), "3 min 20 s"),
+        (duration_text, (7500,), "2 h 05 min"),
+        # An expected duration is one figure or a range.
+        (about_text, (10.0, 10.0), "about 10 s"),
+        (about_text, (60.0, 70.0), "about 1 min 05 s"),
+        (about_text, (2.14, 4.2), "about 2.1 s to 4 s"),
+        (about_text, (0.0, 0.0), "about 0 s"),
+        # The width of an interval.
+        (units.width_text, (0.0041,), "0.4 %"),
+        (units.width_text, (0.9994,), "99.9 %"),
+        (units.width_text, (0.9996,), "100 %"),
+        (units.width_text, (5.471,), "547 %"),
+        (units.width_text, (10.0,), "too noisy"),
+        (units.width_text, (math.inf,), NONE),
+        (units.width_text, (math.nan,), NONE),
     ],
 )
-def test_spans(seconds, text):
-    assert duration_text(seconds) == text
+def test_rates_sizes_durations_and_widths(function, values, text):
+    assert function(*values) == text
 
 
 @pytest.mark.parametrize(
-    ("low_s", "high_s", "text"),
+    ("low", "high", "noise"),
     [
-        (10.0, 10.0, "about 10 s"),
-        (60.0, 70.0, "about 1 min 05 s"),
-        (2.14, 4.2, "about 2.1 s to 4 s"),
-        (0.0, 0.0, "about 0 s"),
+        (1.0, 1.9, False),
+        (1.0, 2.1, True),
+        (0.0, 4.5e7, True),
+        (145.0, 301.0, True),
+        (1.0, math.inf, True),
     ],
 )
-def test_an_expected_duration_is_one_figure_or_a_range(low_s, high_s, text):
-    assert about_text(low_s, high_s) == text
-
-
-@pytest.mark.parametrize(
-    ("fraction", "text"),
-    [
-        (0.0041, "0.4 %"),
-        (0.9994, "99.9 %"),
-        (0.9996, "100 %"),
-        (5.471, "547 %"),
-        (10.0, "> 999 %"),
-        (math.inf, NONE),
-        (math.nan, NONE),
-    ],
-)
-def test_the_width_of_an_interval(fraction, text):
-    assert units.width_text(fraction) == text
+def test_an_interval_that_says_nothing(low, high, noise):
+    assert units.is_noise(low, high) is noise

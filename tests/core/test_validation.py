@@ -1,65 +1,35 @@
 """Values that no measurement can have."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 
 import pytest
 
-from kernelmark.core import validation
-from kernelmark.core.environment import Environment
 from kernelmark.core.errors import CodecError
 from kernelmark.core.metric import PointColumn
 from kernelmark.core.problem import Problem
-from kernelmark.core.result import (
-    Block,
-    Case,
-    Check,
-    KernelInfo,
-    Measurement,
-    Result,
-    ResultSet,
-    Run,
-    Status,
-    StopReason,
-)
+from kernelmark.core.result import Block, Case, KernelInfo, bad_size, check_results, is_time
 from kernelmark.core.timing import Timing
-from kernelmark.core.validation import check_results
 from kernelmark.testing.micro import micro_result
+from kernelmark_dev.results import make_check, make_measurement, make_result, make_set
 
 
-def measured(samples: tuple[float, ...] = (1e-5,), **changes: object) -> Measurement:
-    fields: dict[str, object] = {
-        "blocks": (Block(process=0, allocation=0, samples_s=samples),),
-        "low_s": 0.9e-5,
-        "high_s": 1.1e-5,
-        "method": "x",
-        "launches": 1,
-        "sets": 1,
-        "footprint_bytes": 0,
-        "stop": StopReason.FIXED,
-        "warmup_s": 0.0,
-        "timed_s": 0.0,
-    }
-    return Measurement(**(fields | changes))
+def measured(samples=(1e-5,), **changes):
+    return make_measurement(samples, **{"low_s": 0.9e-5, "high_s": 1.1e-5} | changes)
 
 
-def results(m: int = 8, measurement: Measurement | None = None, **changes: object) -> ResultSet:
+def results(m=8, measurement=None, **changes):
     case = Case(problem=Problem(op="gemm", dims={"m": m}, dtypes={}), backend="b", timing=Timing())
-    result = Result(
-        case=case,
-        device="cpu",
-        status=Status.OK,
-        measurement=measurement or measured(),
-        started=1.0,
-    )
-    run = Run(id="r", started=1.0, environment=Environment(), cases=1)
-    return ResultSet(run=run, results=(dataclasses.replace(result, **changes),))
+    result = make_result(case, measurement=measurement or measured(), started=1.0)
+    return make_set(dataclasses.replace(result, **changes), cases=1)
 
 
 CLOCKED = Block(process=0, allocation=0, samples_s=(1e-5,), clocks_mhz=(1e40,))
-NAN = Check(positions=1, worst=math.inf, max_abs=math.nan, unwritten=0, guards_intact=True)
+NAN = make_check(worst=math.inf, max_abs=math.nan)
+
+
+def resumed(good):
+    return dataclasses.replace(good, run=dataclasses.replace(good.run, paused_s=3.2e7))
 
 
 @pytest.mark.parametrize(
@@ -72,6 +42,8 @@ NAN = Check(positions=1, worst=math.inf, max_abs=math.nan, unwritten=0, guards_i
         results(measurement=measured(high_s=1e10)),
         results(cost={"timed": -1e-9}),
         results(check=NAN),
+        results(kernel=KernelInfo(resources={"solution_index": -14})),  # Tensile's, of rocBLAS
+        resumed(results()),  # a year later
     ],
 )
 def test_what_is_possible_is_left_alone(good):
@@ -102,8 +74,8 @@ def test_what_is_possible_is_left_alone(good):
         results(kernel=KernelInfo(resources={"registers": 2**64})),
         results(kernel=KernelInfo(resources={"registers": -1})),
         results(kernel=KernelInfo(resources={"solution_index": -(2**31)})),
-        results(check=Check(positions=-1, worst=0.0, max_abs=0.0, unwritten=0, guards_intact=True)),
-        results(check=Check(positions=1, worst=-1.0, max_abs=0.0, unwritten=0, guards_intact=True)),
+        results(check=make_check(positions=-1)),
+        results(check=make_check(worst=-1.0)),
     ],
 )
 def test_what_is_not_is_refused_with_its_place(bad):
@@ -112,24 +84,14 @@ def test_what_is_not_is_refused_with_its_place(bad):
     assert "results.results[0]." in refused.value.message
 
 
-def test_a_run_may_be_resumed_a_year_later():
-    good = results()
-    paused = dataclasses.replace(good, run=dataclasses.replace(good.run, paused_s=3.2e7))
-    assert check_results(paused) is paused
-
-
 def test_bounds_are_those_of_the_documentation():
-    assert validation.is_time(1e-12)
-    assert not validation.is_time(0.0)
-    assert not validation.is_time(1e6)
-    assert validation.bad_size(Problem(op="gemm", dims={"m": -1}, dtypes={})) == "m=-1"
-    assert validation.bad_size(Problem(op="gemm", dims={"m": 2**48 - 1}, dtypes={})) == ""
+    assert is_time(1e-12)
+    assert not is_time(0.0)
+    assert not is_time(1e6)
+    assert bad_size(Problem(op="gemm", dims={"m": -1}, dtypes={})) == "m=-1"
+    assert bad_size(Problem(op="gemm", dims={"m": 2**48 - 1}, dtypes={})) == ""
 
 
 def test_a_column_without_numbers_exceeds_no_limit():
     column = PointColumn(name="a", unit="s", limit=-1.0)
     assert micro_result(columns=(column,), rows=({"a": "word"},)).columns == (column,)
-
-
-def test_rocblas_counts_tensile_s_solutions_downwards():
-    check_results(results(kernel=KernelInfo(resources={"solution_index": -14})))

@@ -1,7 +1,5 @@
 """The small values: frozen mappings, dtypes, timing, results, environments, errors, spaces."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import pickle
@@ -16,20 +14,11 @@ from kernelmark.core.environment import DeviceInfo, Environment, difference
 from kernelmark.core.errors import UsageError
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import parse_key
-from kernelmark.core.result import (
-    Block,
-    Case,
-    Check,
-    Measurement,
-    Result,
-    Status,
-    StopReason,
-    config_key,
-)
-from kernelmark.core.space import Space
+from kernelmark.core.result import Case, Check, Space, Status, config_key
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.core.timing import PRESETS, Cache, Timing
 from kernelmark_dev.raising import raises
+from kernelmark_dev.results import make_measurement, make_result
 
 GEMM = parse_key("gemm m=4 a=f32")
 
@@ -73,12 +62,8 @@ def test_figures_of_well_known_dtypes():
     assert dtype("f32").smallest_step == 2.0**-149
     assert dtype("f8e4m3").smallest_step == 2.0**-9
     assert dtype("f4e2m1").nbytes(3) == 2
-
-
-def test_tensor_sizes():
     spec = TensorSpec(name="a", shape=(3, 5), dtype="f4e2m1")
-    assert spec.count == 15
-    assert spec.nbytes == 8
+    assert (spec.count, spec.nbytes) == (15, 8)
     assert TensorSpec(name="s", shape=(), dtype="f32").count == 1
 
 
@@ -134,10 +119,11 @@ def test_presets():
 def test_a_timing_file_sets_any_field(tmp_path):
     file = tmp_path / "mine.toml"
     file.write_text('preset = "full"\nstrain = "bandwidth"\nmax_s = 3\nprocesses = 2\n')
-    found = Timing.load(str(file), seed=7)
     changes = {"strain": "bandwidth", "max_s": 3, "processes": 2, "seed": 7}
-    assert found == Timing.preset("full", **changes)
+    assert Timing.load(str(file), seed=7) == Timing.preset("full", **changes)
     assert Timing.load("quick") == Timing.preset("quick")
+    with pytest.raises(UsageError):
+        Timing.load(str(tmp_path / "none.toml"))
 
 
 @pytest.mark.parametrize(
@@ -150,8 +136,6 @@ def test_a_timing_file_with_a_mistake_is_refused(tmp_path, text):
     with pytest.raises(UsageError) as caught:
         Timing.load(str(file))
     assert caught.value.hint or text == "max_s = "
-    with pytest.raises(UsageError):
-        Timing.load(str(tmp_path / "none.toml"))
 
 
 def test_a_case_is_known_by_what_changes_its_meaning():
@@ -169,26 +153,16 @@ def test_a_config_holds_only_what_can_be_written(value):
         Case(problem=GEMM, backend="numpy", config={"tile": value})
 
 
-def measurement(*blocks):
-    return Measurement(
-        blocks=tuple(
-            Block(process=0, allocation=i, samples_s=samples) for i, samples in enumerate(blocks)
-        ),
-        low_s=1.0, high_s=3.0, method="loop", launches=1, sets=1, footprint_bytes=1,
-        stop=StopReason.FIXED, warmup_s=0.0, timed_s=0.0,
-    )  # fmt: skip
-
-
 def test_the_headline_is_the_median_over_blocks_of_their_medians():
-    found = measurement((1.0, 1.0, 1.0, 1.0, 50.0), (2.0,), (9.0,))
+    found = make_measurement((1.0, 1.0, 1.0, 1.0, 50.0), 2.0, 9.0, low_s=1.0, high_s=3.0)
     assert found.median_s == 2.0
     assert found.samples == 7
     assert found.rel_half_width == pytest.approx(1 / math.sqrt(3))
 
 
 def test_rates_come_from_the_headline():
-    result = Result(case=Case(problem=GEMM, backend="numpy"), device="cpu", status=Status.OK,
-                    flops=10, bytes=4, measurement=measurement((2.0,)), arch="x86_64")  # fmt: skip
+    case = Case(problem=GEMM, backend="numpy")
+    result = make_result(case, 2.0, flops=10, bytes=4, arch="x86_64")
     assert (result.flops_per_s, result.bytes_per_s) == (5.0, 2.0)
     assert result.series.endswith("| x86_64")
     failed = dataclasses.replace(result, measurement=None, status=Status.CRASHED)
@@ -213,11 +187,8 @@ def test_a_check_passes_only_if_all_is_well(changes, passed):
 def test_environments_differ_by_what_differs():
     device = DeviceInfo(name="cpu", kind="cpu", model="A", arch="x86_64")
     base = Environment(devices=(device,), libraries={"numpy": "2.0"}, variables={"OMP": "1"})
-    head = dataclasses.replace(
-        base,
-        devices=(dataclasses.replace(device, driver="9"),),
-        libraries={"numpy": "2.1", "torch": "3"},
-    )
+    newer = (dataclasses.replace(device, driver="9"),)
+    head = dataclasses.replace(base, devices=newer, libraries={"numpy": "2.1", "torch": "3"})
     assert base.fingerprint == dataclasses.replace(base).fingerprint != head.fingerprint
     assert difference(base, base) == []
     assert difference(base, head) == [
@@ -225,9 +196,7 @@ def test_environments_differ_by_what_differs():
         ("library numpy", "2.0", "2.1"),
         ("library torch", "", "3"),
     ]
-
-
-def test_an_environment_without_libraries_was_not_recorded_and_differs_by_the_rest():
+    # One without libraries was not recorded, and differs by the rest.
     base = Environment(host="a", libraries={"numpy": "2.0"}, variables={"OMP": "1"})
     assert difference(base, Environment(host="a")) == []
     assert difference(Environment(host="b"), base) == [("host", "b", "a")]

@@ -1,9 +1,5 @@
 """CPU model, cores, caches and limits, from /proc and /sys."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from kernelmark.devices import _cores as cores
@@ -23,7 +19,7 @@ CPU part\t: {part}
 """
 
 
-def tree(root: Path, files: dict[str, str]) -> Path:
+def tree(root, files):
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -31,7 +27,7 @@ def tree(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-def cache(cpu: int, index: int, level: int, kind: str, size: str, shared: str) -> dict[str, str]:
+def cache(cpu, index, level, kind, size, shared):
     folder = f"sys/devices/system/cpu/cpu{cpu}/cache/index{index}"
     return {
         f"{folder}/level": f"{level}\n",
@@ -41,14 +37,14 @@ def cache(cpu: int, index: int, level: int, kind: str, size: str, shared: str) -
     }
 
 
-def siblings(lists: dict[int, str]) -> dict[str, str]:
+def siblings(lists):
     return {
         f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list": f"{text}\n"
         for cpu, text in lists.items()
     }
 
 
-def test_x86_model_and_isa(tmp_path: Path) -> None:
+def test_x86_model_and_isa(tmp_path):
     found = cores.describe(tree(tmp_path, {"proc/cpuinfo": X86}), usable={0, 1})
     assert found.model == "Some CPU @ 3.00GHz"
     assert found.isa == ("sse4_2", "avx2", "fma", "avx512f", "amx_bf16")
@@ -65,14 +61,14 @@ def test_x86_model_and_isa(tmp_path: Path) -> None:
         ("0x99", "0x001", "implementer 0x99 part 0x001"),
     ],
 )
-def test_arm_model(tmp_path: Path, implementer: str, part: str, model: str) -> None:
+def test_arm_model(tmp_path, implementer, part, model):
     text = ARM.format(implementer=implementer, part=part)
     found = cores.describe(tree(tmp_path, {"proc/cpuinfo": text}), usable={0})
     assert found.model == model
     assert found.isa == ("asimd", "asimdhp", "sve", "bf16")
 
 
-def test_one_logical_cpu_of_each_core(tmp_path: Path) -> None:
+def test_one_logical_cpu_of_each_core(tmp_path):
     root = tree(tmp_path, siblings({0: "0,4", 1: "1,5", 4: "0,4", 5: "1,5"}))
     found = cores.describe(root, usable={0, 1, 4, 5})
     assert found.cores == (0, 1)
@@ -80,15 +76,15 @@ def test_one_logical_cpu_of_each_core(tmp_path: Path) -> None:
     assert cores.physical_cores([4, 5], root) == [4, 5]
 
 
-def test_a_quota_limits_the_cores(tmp_path: Path) -> None:
+def test_a_quota_limits_the_cores(tmp_path):
     files = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "250000 100000\n"}
     assert cores.describe(tree(tmp_path, files), usable=range(8)).cores == (0, 1)
     tree(tmp_path, {"sys/fs/cgroup/cpu.max": "50000 100000\n"})
     assert cores.describe(tmp_path, usable=range(8)).cores == (0,)
 
 
-def test_each_cache_counts_once(tmp_path: Path) -> None:
-    files: dict[str, str] = {}
+def test_each_cache_counts_once(tmp_path):
+    files = {}
     for cpu in range(4):
         files |= cache(cpu, 0, 1, "Data", "32K", str(cpu))
         files |= cache(cpu, 1, 1, "Instruction", "64K", str(cpu))
@@ -105,11 +101,11 @@ def test_each_cache_counts_once(tmp_path: Path) -> None:
     ("text", "size"),
     [("32768K\n", 2**25), ("1M", 2**20), ("2G", 2**31), ("512", 512), ("", 0), ("many", 0)],
 )
-def test_parse_size(text: str, size: int) -> None:
+def test_parse_size(text, size):
     assert cores.parse_size(text) == size
 
 
-def test_memory_is_the_lesser_of_machine_and_container(tmp_path: Path) -> None:
+def test_memory_is_the_lesser_of_machine_and_container(tmp_path):
     root = tree(tmp_path, {"proc/meminfo": "MemTotal: 1000 kB\nMemAvailable:  600 kB\n"})
     assert cores.total_memory(root) == 1_024_000
     assert cores.available_memory(root) == 614_400
@@ -129,17 +125,9 @@ def test_memory_is_the_lesser_of_machine_and_container(tmp_path: Path) -> None:
     ("text", "given"),
     [("always [madvise] never", True), ("[always] madvise never", True), ("[never]", False)],
 )
-def test_huge_pages(tmp_path: Path, text: str, given: bool) -> None:
+def test_huge_pages(tmp_path, text, given):
     root = tree(tmp_path, {"sys/kernel/mm/transparent_hugepage/enabled": text})
     assert cores.huge_pages(root) is given
-
-
-def cgroup_tree(root: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return root
 
 
 V2 = {
@@ -165,39 +153,31 @@ V1 = {
 }
 
 
-def test_version_2_takes_the_tightest_of_the_groups(tmp_path: Path) -> None:
-    root = cgroup_tree(tmp_path, V2)
-    assert cpu_quota(root) == 1.5
-    assert memory_limit(root) == 1_000_000
-    assert memory_headroom(root) == 350_000
+OF_THE_HOST = {
+    "proc/self/cgroup": "0::/kubepods/pod1/abc\n",
+    "sys/fs/cgroup/cpu.max": "400000 100000\n",
+}
 
 
-def test_version_1_knows_its_way_of_saying_no_limit(tmp_path: Path) -> None:
-    root = cgroup_tree(tmp_path, V1)
-    assert cpu_quota(root) == 2.0
-    assert memory_limit(root) == 2000
-    assert memory_headroom(root) == 1600
-
-
-def test_a_path_of_the_host_falls_back_to_the_mount(tmp_path: Path) -> None:
-    files = {
-        "proc/self/cgroup": "0::/kubepods/pod1/abc\n",
-        "sys/fs/cgroup/cpu.max": "400000 100000\n",
-    }
-    assert cpu_quota(cgroup_tree(tmp_path, files)) == 4.0
+@pytest.mark.parametrize(
+    ("files", "quota", "limit", "headroom"),
+    [
+        (V2, 1.5, 1_000_000, 350_000),  # the tightest of the groups
+        (V1, 2.0, 2000, 1600),  # with its way of saying that there is no limit
+        (OF_THE_HOST, 4.0, None, None),  # falls back to the mount
+        ({}, None, None, None),
+    ],
+)
+def test_limits_of_a_container(tmp_path, files, quota, limit, headroom):
+    root = tree(tmp_path, files)
+    assert (cpu_quota(root), memory_limit(root), memory_headroom(root)) == (quota, limit, headroom)
+    assert oom_kills(root) == 0
 
 
 @pytest.mark.parametrize("text", ["max 100000", "", "garbage", "100000 0", "1 2 3", "-1 100000"])
-def test_no_quota(tmp_path: Path, text: str) -> None:
+def test_no_quota(tmp_path, text):
     files = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": text}
-    assert cpu_quota(cgroup_tree(tmp_path, files)) is None
-
-
-def test_nothing_there_means_no_limits(tmp_path: Path) -> None:
-    assert cpu_quota(tmp_path) is None
-    assert memory_limit(tmp_path) is None
-    assert memory_headroom(tmp_path) is None
-    assert oom_kills(tmp_path) == 0
+    assert cpu_quota(tree(tmp_path, files)) is None
 
 
 EVENTS = "sys/fs/cgroup/user/job/memory.events"
@@ -212,6 +192,6 @@ CONTROL = "sys/fs/cgroup/memory/job/memory.oom_control"
         (V1 | {CONTROL: "oom_kill_disable 0\nunder_oom 0\n"}, 9),  # Linux before 4.13
     ],
 )
-def test_kills_for_memory_are_those_of_the_group(tmp_path: Path, files, kills) -> None:
-    root = cgroup_tree(tmp_path, files | {"proc/vmstat": "nr_free_pages 5\noom_kill 9\n"})
+def test_kills_for_memory_are_those_of_the_group(tmp_path, files, kills):
+    root = tree(tmp_path, files | {"proc/vmstat": "nr_free_pages 5\noom_kill 9\n"})
     assert oom_kills(root) == kills

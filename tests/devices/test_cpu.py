@@ -1,7 +1,5 @@
 """The CPU as a device, and its telemetry."""
 
-from __future__ import annotations
-
 import gc
 import os
 import platform
@@ -9,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -25,13 +22,13 @@ from kernelmark_dev.raising import raises
 
 
 @pytest.fixture
-def device() -> Iterator[CpuDevice]:
+def device():
     device = CpuDevice(1)
     yield device
     device.close()
 
 
-def tensor(device: CpuDevice, dtype: str, shape: tuple[int, ...]) -> Tensor:
+def tensor(device, dtype, shape):
     spec = TensorSpec(name="x", shape=shape, dtype=dtype)
     return Tensor(spec=spec, buffer=device.allocate(spec.nbytes + 1024), offset=512)
 
@@ -50,7 +47,7 @@ def tensor(device: CpuDevice, dtype: str, shape: tuple[int, ...]) -> Tensor:
         ("f8e5m2fnuz", np.uint8),
     ],
 )
-def test_array_writes_through(device: CpuDevice, dtype: str, expected: type) -> None:
+def test_array_writes_through(device, dtype, expected):
     held = tensor(device, dtype, (3, 5))
     view = array(held)
     assert view.dtype == expected
@@ -60,25 +57,25 @@ def test_array_writes_through(device: CpuDevice, dtype: str, expected: type) -> 
     assert device.read(held.buffer, held.offset, held.spec.nbytes).view(expected)[14] == 1
 
 
-def test_array_of_half_bytes_is_packed(device: CpuDevice) -> None:
+def test_array_of_half_bytes_is_packed(device):
     assert array(tensor(device, "f4e2m1", (3, 8))).shape == (3, 4)
     assert array(tensor(device, "f4e2m1", (3, 5))).shape == (8,)
 
 
-def test_info_says_what_the_machine_is() -> None:
+def test_info_says_what_the_machine_is():
     (info,) = kind.infos()
     assert (info.name, info.kind, info.arch) == ("cpu", "cpu", platform.machine())
     assert 1 <= info.units <= len(os.sched_getaffinity(0))
     assert info.attributes["pages"]
 
 
-def test_every_thread_is_pinned_and_let_go_again() -> None:
+def test_every_thread_is_pinned_and_let_go_again():
     before = os.sched_getaffinity(0)
     running = threading.Event()
     done = threading.Event()
-    seen: list[int] = []
+    seen = []
 
-    def wait() -> None:
+    def wait():
         seen.append(threading.get_native_id())
         running.set()
         done.wait(600)
@@ -95,14 +92,14 @@ def test_every_thread_is_pinned_and_let_go_again() -> None:
     thread.join()
 
 
-def test_more_threads_than_cores_is_refused() -> None:
+def test_more_threads_than_cores_is_refused():
     with raises(UsageError, threads=10_000):
         kind.open(0, threads=10_000)
     with raises(UsageError, device="cpu:1"):
         kind.open(1)
 
 
-def test_blas_obeys_the_worker_variables() -> None:
+def test_blas_obeys_the_worker_variables():
     """The variables act before the library is loaded: only a fresh process can show it."""
     script = (
         "import numpy, os; a = numpy.ones((300, 300)); a @ a;"
@@ -115,7 +112,7 @@ def test_blas_obeys_the_worker_variables() -> None:
     assert done.stdout.strip() == "1"
 
 
-def test_cpu_time_leaves_out_what_the_process_waits_for() -> None:
+def test_cpu_time_leaves_out_what_the_process_waits_for():
     device = kind.open(0, threads=1)
     try:
         waiting = device.record(lambda stream, index: time.sleep(0.05), [0], Timer.CPU)
@@ -127,23 +124,21 @@ def test_cpu_time_leaves_out_what_the_process_waits_for() -> None:
         device.close()
 
 
-def test_cpu_time_is_of_one_thread(device: CpuDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_time_is_of_one_thread(device, monkeypatch):
     monkeypatch.setattr(device, "threads", 2)
     with raises(Unsupported, threads=2):
         device.record(lambda stream, index: None, [0], Timer.CPU)
 
 
-def test_no_collection_while_timing(device: CpuDevice) -> None:
-    states: list[bool] = []
+def test_no_collection_while_timing(device):
+    states = []
     replay = device.record(lambda stream, index: states.append(gc.isenabled()), [0], Timer.AUTO)
     assert gc.isenabled()
     replay.run()
     assert states == [False]
     assert gc.isenabled()
 
-
-def test_collection_is_back_after_a_failing_launch(device: CpuDevice) -> None:
-    def fail(stream: int, index: int) -> None:
+    def fail(stream, index):
         raise RuntimeError("launch failed")
 
     with pytest.raises(RuntimeError, match="launch failed"):
@@ -151,7 +146,7 @@ def test_collection_is_back_after_a_failing_launch(device: CpuDevice) -> None:
     assert gc.isenabled()
 
 
-def test_spare_memory_is_left(device: CpuDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spare_memory_is_left(device, monkeypatch):
     monkeypatch.setattr(cpu_module, "available_memory", lambda: 10 * cpu_module.SPARE_BYTES)
     assert device.free_bytes() < 10 * cpu_module.SPARE_BYTES
     monkeypatch.setattr(cpu_module, "available_memory", lambda: cpu_module.SPARE_BYTES // 2)
@@ -161,7 +156,7 @@ def test_spare_memory_is_left(device: CpuDevice, monkeypatch: pytest.MonkeyPatch
     assert refused.value.message.code == "out-of-memory"
 
 
-def test_freed_memory_stays_readable_by_its_arrays(device: CpuDevice) -> None:
+def test_freed_memory_stays_readable_by_its_arrays(device):
     held = tensor(device, "f32", (1000,))
     view = array(held)
     view[...] = 3
@@ -169,7 +164,7 @@ def test_freed_memory_stays_readable_by_its_arrays(device: CpuDevice) -> None:
     assert (view == 3).all()
 
 
-def test_evicting_keeps_the_pinning(device: CpuDevice) -> None:
+def test_evicting_keeps_the_pinning(device):
     device.evict_cache()
     assert os.sched_getaffinity(0) == set(device.cores)
 
@@ -177,7 +172,7 @@ def test_evicting_keeps_the_pinning(device: CpuDevice) -> None:
 CPUS = "sys/devices/system/cpu"
 
 
-def tree(root: Path, files: dict[str, str]) -> Path:
+def tree(root, files):
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -185,30 +180,26 @@ def tree(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-def stat(busy_s: tuple[float, ...]) -> str:
+def stat(busy_s):
     ticks = os.sysconf("SC_CLK_TCK")
     lines = [f"cpu{i} {int(s * ticks)} 0 0 1000 0 0 0 0 0 0" for i, s in enumerate(busy_s)]
     return "\n".join(["cpu 1 2 3 4 5 6 7 8", *lines, "intr 5"]) + "\n"
 
 
-def test_clock_is_the_mean_of_the_cores(tmp_path: Path) -> None:
+def test_clock_is_the_mean_of_the_cores(tmp_path):
     files = {
         f"{CPUS}/cpu{i}/cpufreq/scaling_cur_freq": f"{2_000_000 + i * 500_000}" for i in (0, 1)
     }
     assert Health([0, 1], tree(tmp_path, files)).read().clock_mhz == 2250.0
 
 
-def test_nothing_readable_says_nothing(tmp_path: Path) -> None:
+def test_nothing_readable_says_nothing(tmp_path):
     found = Health([0], tmp_path).read()
-    assert (found.clock_mhz, found.temperature_c, found.load, found.throttle) == (
-        None,
-        None,
-        None,
-        (),
-    )
+    assert (found.clock_mhz, found.temperature_c, found.load) == (None,) * 3
+    assert found.throttle == ()
 
 
-def test_temperature_from_a_zone_or_a_chip(tmp_path: Path) -> None:
+def test_temperature_from_a_zone_or_a_chip(tmp_path):
     tree(
         tmp_path,
         {"sys/class/hwmon/hwmon3/name": "k10temp\n", "sys/class/hwmon/hwmon3/temp1_input": "51500"},
@@ -226,7 +217,7 @@ def test_temperature_from_a_zone_or_a_chip(tmp_path: Path) -> None:
     assert Health([0], tmp_path).read().temperature_c == 64.0
 
 
-def test_throttling_counts_from_the_last_reading(tmp_path: Path) -> None:
+def test_throttling_counts_from_the_last_reading(tmp_path):
     path = f"{CPUS}/cpu1/thermal_throttle/package_throttle_count"
     health = Health([0, 1], tree(tmp_path, {path: "7\n"}))
     assert health.read().throttle == ()
@@ -236,7 +227,7 @@ def test_throttling_counts_from_the_last_reading(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def now(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+def now(monkeypatch):
     """The clock of the wall and that of this process, which stand still until they are set."""
     clocks = {"wall": 100.0, "own": 5.0}
     monkeypatch.setattr(time, "monotonic", lambda: clocks["wall"])
@@ -244,32 +235,27 @@ def now(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     return clocks
 
 
-def test_load_is_what_others_did_on_these_cores(tmp_path: Path, now: dict[str, float]) -> None:
-    health = Health([0, 1], tree(tmp_path, {"proc/stat": stat((10.0, 10.0, 50.0))}))
-    # In two seconds, cores 0 and 1 were busy for 3.5 s, of which 2 were ours; core 2 is not used.
-    now.update(wall=102.0, own=7.0)
-    tree(tmp_path, {"proc/stat": stat((12.0, 11.5, 52.0))})
-    assert health.read().load == pytest.approx(0.75)
+@pytest.mark.parametrize(
+    ("cores", "before", "wall", "own", "after", "load"),
+    [
+        # Two cores were busy for 3.5 s of two seconds, of which 2 were ours; core 2 is not used.
+        ((0, 1), (10.0, 10.0, 50.0), 2.0, 2.0, (12.0, 11.5, 52.0), 0.75),
+        # 2.8 busy seconds in half a second: never more than the cores.
+        ((0, 1), (10.0, 10.0), 0.5, 0.0, (11.4, 11.4), 2.0),
+        ((0,), (1.0,), 0.04, 0.0, (1.0,), None),  # it needs more than a few ticks
+        ((0,), (1.0,), 0.1, 0.0, (1.0,), 0.0),
+    ],
+)
+def test_load_is_what_others_did_on_these_cores(
+    tmp_path, now, cores, before, wall, own, after, load
+):
+    health = Health(cores, tree(tmp_path, {"proc/stat": stat(before)}))
+    now.update(wall=100.0 + wall, own=5.0 + own)
+    tree(tmp_path, {"proc/stat": stat(after)})
+    assert health.read().load == pytest.approx(load)
 
 
-def test_load_is_never_more_than_the_cores(tmp_path: Path, now: dict[str, float]) -> None:
-    health = Health([0, 1], tree(tmp_path, {"proc/stat": stat((10.0, 10.0))}))
-    now.update(wall=100.5, own=5.0)
-    tree(tmp_path, {"proc/stat": stat((11.4, 11.4))})  # 2.8 busy seconds in half a second
-    assert health.read().load == 2.0
-
-
-def test_load_needs_more_than_a_few_ticks(tmp_path: Path, now: dict[str, float]) -> None:
-    health = Health([0], tree(tmp_path, {"proc/stat": stat((1.0,))}))
-    now["wall"] += 0.04
-    assert health.read().load is None
-    now["wall"] += 0.06
-    assert health.read().load == 0.0
-
-
-def test_a_reading_reads_few_files_and_looks_for_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reading_reads_few_files_and_looks_for_none(tmp_path, monkeypatch):
     """What makes it fast enough to be taken between two samples, however many cores there are."""
     clocks = {f"{CPUS}/cpu{i}/cpufreq/scaling_cur_freq": "2000000" for i in range(64)}
     heat = {
@@ -278,10 +264,10 @@ def test_a_reading_reads_few_files_and_looks_for_none(
     }
     files = {**clocks, **heat, "proc/stat": stat((1.0,) * 64)}
     health = Health(range(64), tree(tmp_path, files))
-    opened: list[Path] = []
+    opened = []
     plain = Path.read_text
 
-    def counted(path: Path, **how: str) -> str:
+    def counted(path, **how):
         opened.append(path)
         return plain(path, **how)
 

@@ -1,18 +1,13 @@
 """Copies to the host, and clock stamps."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
-from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from kernelmark.devices._gpu import GpuDevice
 from kernelmark.devices._gpu_memory import Readback
 from kernelmark.devices._replay import Stamps
 from kernelmark.gpu.driver import Driver
@@ -20,13 +15,13 @@ from kernelmark.gpu.driver import Driver
 BYTES = 200_000
 
 
-def filled(device: GpuDevice, byte: int) -> int:
+def filled(device, byte):
     buffer = device.scratch(f"of {byte}", BYTES)
     device.driver.fill(buffer.address, byte, BYTES, device.stream)
     return buffer.address
 
 
-def test_a_transfer_has_the_memory_as_it_was(gpu: GpuDevice) -> None:
+def test_a_transfer_has_the_memory_as_it_was(gpu):
     readback = Readback(gpu.driver, gpu.stream)
     address = filled(gpu, 7)
     first = readback.start(address, BYTES)
@@ -38,7 +33,7 @@ def test_a_transfer_has_the_memory_as_it_was(gpu: GpuDevice) -> None:
     assert first().size == BYTES
 
 
-def test_a_slot_is_reused_once_its_transfer_is_gone(gpu: GpuDevice) -> None:
+def test_a_slot_is_reused_once_its_transfer_is_gone(gpu):
     readback = Readback(gpu.driver, gpu.stream)
     transfers = [readback.start(filled(gpu, byte), 64) for byte in (1, 2)]
     slots = {transfer._slot.address for transfer in transfers}
@@ -52,7 +47,7 @@ def test_a_slot_is_reused_once_its_transfer_is_gone(gpu: GpuDevice) -> None:
     assert larger._slot.address not in slots
 
 
-def test_a_slot_goes_both_ways(gpu: GpuDevice) -> None:
+def test_a_slot_goes_both_ways(gpu):
     """What was written to it for the device is not overwritten before the device has read it."""
     readback = Readback(gpu.driver, gpu.stream)
     slot = readback.slot(64)
@@ -70,26 +65,20 @@ class Memory:
     """The stamps' memory and a device whose units run at `MHZ` while a replay runs, and whose core
     clocks stand still between replays."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.data = np.zeros(Stamps.nbytes(UNITS) // 8, np.uint64)
         self.core = self.wall = 10**6
         self.kept = 0
 
-    def start(self, source: int, nbytes: int) -> Callable[[], NDArray[np.uint8]]:
+    def start(self, source, nbytes):
         found = np.frombuffer(ctypes.string_at(source, nbytes), np.uint8)
         return lambda: found
 
     @property
-    def pairs(self) -> Any:
+    def pairs(self):
         return self.data.reshape(-1, 2, UNITS, 2)
 
-    def replay(
-        self,
-        nanoseconds: int,
-        missing: tuple[tuple[int, int], ...] = (),
-        mhz: tuple[float, ...] = (MHZ,) * UNITS,
-        keep: bool = False,
-    ) -> None:
+    def replay(self, nanoseconds, missing=(), mhz=(MHZ,) * UNITS, keep=False):
         """Stamps around a replay, but those of `missing`: (before or after, unit)."""
         self.wall += 10**7  # it rests before
         for place in (0, 1):
@@ -105,31 +94,29 @@ class Memory:
 
 
 @pytest.fixture
-def memory() -> Memory:
+def memory():
     return Memory()
 
 
 @pytest.fixture
-def stamps(memory: Memory) -> Stamps:
+def stamps(memory):
     buffer = SimpleNamespace(address=memory.data.ctypes.data, nbytes=memory.data.nbytes)
     return Stamps(cast(Driver, None), cast(Readback, memory), 0, buffer, UNITS, 1e6, UNITS)
 
 
-def test_the_clock_is_the_mean_of_the_units(memory: Memory, stamps: Stamps) -> None:
+def test_the_clock_is_the_mean_of_the_units(memory, stamps):
     memory.replay(200_000, mhz=(1500.0, 1500.0, 1540.0, 1580.0))
     assert stamps.clock_mhz() == pytest.approx(1530.0)
 
 
-def test_units_that_never_wrote_say_nothing(memory: Memory, stamps: Stamps) -> None:
+def test_units_that_never_wrote_say_nothing(memory, stamps):
     assert stamps.clock_mhz() is None
     memory.replay(200_000, missing=((0, 0), (1, 0), (1, 2), (0, 3)))
     assert stamps.clock_mhz() == pytest.approx(MHZ)
 
 
 @pytest.mark.parametrize("missing", [((0, 1),), ((1, 1),), ((0, 1), (1, 1))])
-def test_a_stamp_of_the_replay_before_says_nothing(
-    memory: Memory, stamps: Stamps, missing: tuple[tuple[int, int], ...]
-) -> None:
+def test_a_stamp_of_the_replay_before_says_nothing(memory, stamps, missing):
     memory.replay(200_000, mhz=(MHZ, 1200.0, MHZ, MHZ))
     stamps.clock_mhz()
     memory.replay(200_000, missing)
@@ -139,7 +126,7 @@ def test_a_stamp_of_the_replay_before_says_nothing(
     assert stamps.clock_mhz() is None
 
 
-def test_kept_stamps_are_compared_with_the_pair_before(memory: Memory, stamps: Stamps) -> None:
+def test_kept_stamps_are_compared_with_the_pair_before(memory, stamps):
     memory.replay(100_000)
     stamps.clock_mhz()
     for missing in (((0, 0),), (), ((0, 1), (1, 2)), tuple((1, unit) for unit in range(UNITS))):
@@ -149,7 +136,7 @@ def test_kept_stamps_are_compared_with_the_pair_before(memory: Memory, stamps: S
     assert stamps.clock_mhz() == pytest.approx(MHZ)
 
 
-def test_a_stamp_of_a_replay_that_nobody_read_is_left_out(memory: Memory, stamps: Stamps) -> None:
+def test_a_stamp_of_a_replay_that_nobody_read_is_left_out(memory, stamps):
     """What is run ahead is not read; a unit that rested since is far from the others."""
     memory.replay(100_000)
     memory.replay(100_000, ((0, 1),))

@@ -1,17 +1,13 @@
 """Projections by project.cu, emulated, are those by NumPy."""
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 from kernelmark import devices, ops
-from kernelmark.core.problem import Problem
 from kernelmark.devices import _gpu_memory
-from kernelmark.devices.base import ArgumentSet, Device, Tensor
+from kernelmark.devices.base import Tensor
 from kernelmark.numerics import project as numpy_project
 from kernelmark.numerics.floats import encode, storage
 from kernelmark.numerics.project import Projection
@@ -41,7 +37,7 @@ PROBLEMS = [
 
 
 @pytest.fixture(scope="module")
-def gpu(compiler: None) -> Iterator[Device]:
+def gpu(compiler):
     with emulated():
         device = devices.registry.get("cuda").open(0)
         yield device
@@ -49,13 +45,13 @@ def gpu(compiler: None) -> Iterator[Device]:
 
 
 @pytest.fixture(scope="module")
-def cpu() -> Iterator[Device]:
+def cpu():
     device = devices.registry.get("cpu").open(0)
     yield device
     device.close()
 
 
-def filled(device: Device, problem: Problem, seed: int) -> ArgumentSet:
+def filled(device, problem, seed):
     """Inputs as they are generated, and any numbers as the output."""
     rng = np.random.default_rng(seed)
     tensors = {}
@@ -69,9 +65,8 @@ def filled(device: Device, problem: Problem, seed: int) -> ArgumentSet:
     return tensors
 
 
-def projected(device: Device, problem: Problem, seed: int = 1) -> Projection:
+def projected(device, problem, seed=1):
     contraction = ops.registry.get(problem.op).contraction(problem)
-    assert contraction is not None
     signs = np.random.default_rng(seed).choice([-1.0, 1.0], contraction.cols)
     tensors = filled(device, problem, seed)
     found = device.project(contraction, tensors, signs)()
@@ -80,7 +75,7 @@ def projected(device: Device, problem: Problem, seed: int = 1) -> Projection:
     return found
 
 
-def assert_same(one: Projection, other: Projection) -> None:
+def assert_same(one, other):
     for field in dataclasses.fields(Projection):
         left, right = getattr(one, field.name), getattr(other, field.name)
         scale = float(np.abs(left).max())
@@ -88,14 +83,12 @@ def assert_same(one: Projection, other: Projection) -> None:
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=[problem.key for problem in PROBLEMS])
-def test_a_gpu_projects_as_numpy_does(gpu: Device, cpu: Device, problem: Problem) -> None:
+def test_a_gpu_projects_as_numpy_does(gpu, cpu, problem):
     assert_same(projected(gpu, problem), projected(cpu, problem))
 
 
 @pytest.mark.parametrize("problem", PROBLEMS[::3], ids=[problem.key for problem in PROBLEMS[::3]])
-def test_columns_split_over_blocks_are_the_same(
-    gpu: Device, cpu: Device, problem: Problem, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_columns_split_over_blocks_are_the_same(gpu, cpu, problem, monkeypatch):
     expected = projected(cpu, problem)
     monkeypatch.setattr(_gpu_memory, "_FEWEST_COLS", {"along": 32, "across": 1})
     monkeypatch.setattr(_gpu_memory, "_BLOCKS_PER_UNIT", 1000)
@@ -104,16 +97,14 @@ def test_columns_split_over_blocks_are_the_same(
 
 @pytest.mark.parametrize("chunk", [1, 7, 64])
 @pytest.mark.parametrize("problem", PROBLEMS[1::4], ids=[p.key for p in PROBLEMS[1::4]])
-def test_numpy_in_chunks_is_the_same(
-    cpu: Device, problem: Problem, chunk: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_numpy_in_chunks_is_the_same(cpu, problem, chunk, monkeypatch):
     expected = projected(cpu, problem)
     monkeypatch.setattr(numpy_project, "_CHUNK", chunk)
     assert_same(projected(cpu, problem), expected)
 
 
 @pytest.mark.parametrize("kind", ["f16", "bf16", "f8e4m3", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz"])
-def test_every_code_has_its_value(gpu: Device, cpu: Device, kind: str) -> None:
+def test_every_code_has_its_value(gpu, cpu, kind):
     """A column of all codes of a format, one a row: finite ones exactly, others not finite."""
     bits = np.arange(2 ** (8 * storage(kind).itemsize)).astype(storage(kind))
     inputs = kind if kind.startswith("f8") else {"f16": "f16", "bf16": "bf16"}[kind]

@@ -1,7 +1,5 @@
 """benchmarks/amd_cross.py: arguments by which nothing would be compiled."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +10,11 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "amd_cross.py"
 
 
 @pytest.mark.parametrize("words", [["--only", "nonsense"], ["--arch", "gfx999"], ["--arch"]])
-def test_nothing_is_written_if_nothing_is_compiled(tmp_path: Path, words: list[str]) -> None:
+def test_nothing_is_written_if_nothing_is_compiled(tmp_path, words):
     pytest.importorskip("triton", reason="needs Triton, which make test installs")
     result = tmp_path / "results.json"
     command = [sys.executable, str(SCRIPT), *words, "-o", str(result)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert not result.exists()

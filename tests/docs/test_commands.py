@@ -1,11 +1,8 @@
 """Every `kmark …` in README, docs and examples is one that kmark understands."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,8 +10,7 @@ from kernelmark import devices, ops
 from kernelmark.api.selection import comma_list
 from kernelmark.cli.app import command
 from kernelmark.cli.main import prepared
-from kernelmark.cli.run import RunOptions
-from kernelmark.cli.run_output import NEXT
+from kernelmark.cli.measure.run import NEXT, RunOptions
 from kernelmark.core.dtype import dtype
 from kernelmark.workloads import select, suites
 
@@ -30,7 +26,7 @@ RECIPES = re.findall(  # backends that CONTRIBUTING.md adds; tests/docs/test_rec
 PLACEHOLDER = re.compile(r"…|(?<![\w-])[A-Z]{2,}(?![\w=])|\[RUN\]|COMMAND|OPTIONS")
 
 
-def in_pages() -> list[tuple[str, str]]:
+def in_pages():
     """(where, command line) of every command in a block or in a sentence."""
     found = []
     for page in PAGES:
@@ -45,7 +41,7 @@ def in_pages() -> list[tuple[str, str]]:
     return [*found, *(("the demo's end", one) for one in NEXT)]
 
 
-def command_of(line: str) -> str:
+def command_of(line):
     """The line as a kmark command without variables before and a comment after; "" for another."""
     line = re.sub(r"\s#\s.*$", "", line.strip())
     line = re.sub(r"^([A-Z_]+=\S+ )*python3? -m kernelmark", "kmark", line)
@@ -55,7 +51,7 @@ def command_of(line: str) -> str:
 COMMANDS = in_pages()
 
 
-def parsed(line: str) -> tuple[str, Any]:
+def parsed(line):
     """The command's name and the parser's context; a usage error of the parser is raised."""
     words, _ = prepared(shlex.split(line)[1:])
     group = command()

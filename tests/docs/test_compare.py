@@ -1,14 +1,11 @@
 """docs/compare.md and the workflow beside it say what the code does."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
 import yaml
 
-from kernelmark.compare.rulefile import load
-from kernelmark.compare.rules import names, preset
+from kernelmark.compare.rules import load_rule, names, preset
 from kernelmark.core.verdict import VerdictStatus
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -19,7 +16,7 @@ def test_the_rule_file_loads(tmp_path):
     (block,) = re.findall(r"```toml\n(.*?)```", TEXT, flags=re.DOTALL)
     path = tmp_path / "mine.toml"
     path.write_text(block, encoding="utf-8")
-    assert load(str(path)).settings["delta"] == 0.02
+    assert load_rule(str(path)).settings["delta"] == 0.02
 
 
 def test_every_verdict_and_rule_is_described():

@@ -1,7 +1,5 @@
 """The examples are right: NumPy's by a real run, Triton's by its interpreter and its compilers."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -68,7 +66,6 @@ def test_the_space_of_each_holds_configs_that_prepare_understands(cpu):
             parse("gemm m=8 n=8 k=8 dtype=f32"), cpu.info
         )
         text = (EXAMPLES / name).read_text(encoding="utf-8").split("def prepare")[1]
-        assert space is not None
         assert all(f'"{parameter}"' in text for parameter in space.parameters)
 
 

@@ -1,24 +1,19 @@
 """docs/fields.md has every field that commands write, and no other."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
-import dataclasses
 import io
 import json
 import platform
 import re
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from kernelmark.cli.main import main
 from kernelmark.core import codec
 from kernelmark.core.environment import DeviceInfo, Environment
-from kernelmark.core.metric import Metric, PointColumn, Roof
+from kernelmark.core.metric import Metric, PointColumn
 from kernelmark.core.micro import MICRO_SUITE
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import (
@@ -27,13 +22,9 @@ from kernelmark.core.result import (
     Check,
     Fault,
     KernelInfo,
-    Measurement,
     Mode,
-    Result,
     ResultSet,
-    Run,
     Status,
-    StopReason,
     Telemetry,
 )
 from kernelmark.gpu import pack
@@ -41,20 +32,25 @@ from kernelmark.ops import parse
 from kernelmark.stores import open_store
 from kernelmark.testing.micro import micro_result
 from kernelmark.workloads import suites
+from kernelmark_dev.results import (
+    make_case,
+    make_measurement,
+    make_result,
+    make_roof,
+    make_run,
+    make_set,
+)
 
 PAGE = Path(__file__).parents[2] / "docs" / "fields.md"
 SMALL = ("-o", "gemm", "-d", "fake", "-b", "fake", "--dtype", "f32", "-a", "n=8", "-a", "k=8")
 FAST = ("--max-s", "0.02", "--warmup-s", "0.01")
 LISTS = ("ops", "backends", "suites", "runs", "micro", "dtypes", "logs", "strategies", "emitters")
 
-Page = dict[str, dict[str, str]]
-Seen = set[tuple[str, str]]
-
 
 @pytest.fixture(scope="module")
-def page() -> Page:
+def page():
     """The type of each field, by section."""
-    found: Page = {}
+    found = {}
     for line in PAGE.read_text(encoding="utf-8").splitlines():
         if heading := re.fullmatch(r"##+ (.*)", line):
             fields = found.setdefault(heading[1], {})
@@ -64,7 +60,7 @@ def page() -> Page:
     return found
 
 
-def walk(value: Any, section: str, page: Page, seen: Seen) -> None:
+def walk(value, section, page, seen):
     """Add the fields of an object, and of all objects in it, to `seen`."""
     assert isinstance(value, dict), (section, value)
     for name, one in value.items():
@@ -82,13 +78,13 @@ def walk(value: Any, section: str, page: Page, seen: Seen) -> None:
             walk_each(one, linked[1], page, seen)
 
 
-def walk_each(value: Any, section: str, page: Page, seen: Seen) -> None:
+def walk_each(value, section, page, seen):
     for one in flat(value):
         if one is not None:
             walk(one, section, page, seen)
 
 
-def flat(value: Any) -> Iterator[Any]:
+def flat(value):
     if isinstance(value, list):
         for one in value:
             yield from flat(one)
@@ -96,15 +92,10 @@ def flat(value: Any) -> Iterator[Any]:
         yield value
 
 
-MEASURED = Measurement(
-    blocks=(Block(process=0, allocation=0, samples_s=(1e-3, 2e-3), clocks_mhz=(1e3, 1e3)),) * 4,
+MEASURED = make_measurement(
+    *[Block(process=0, allocation=0, samples_s=(1e-3, 2e-3), clocks_mhz=(1e3, 1e3))] * 4,
     low_s=1e-3,
     high_s=2e-3,
-    method="loop",
-    launches=1,
-    sets=1,
-    footprint_bytes=1,
-    stop=StopReason.FIXED,
     warmup_s=0.1,
     timed_s=0.1,
     warnings=(
@@ -145,21 +136,18 @@ MICRO = micro_result(
     notes=("a note",),
 )
 # Every optional field has another value than its default.
+GPU = DeviceInfo(name="cuda:0", kind="cuda", model="x", arch="sm_90")
 FULL = ResultSet(
-    run=Run(
-        id="full",
-        started=1.0,
-        environment=Environment(
-            devices=(DeviceInfo(name="cuda:0", kind="cuda", model="x", arch="sm_90"),)
-        ),
+    run=make_run(
+        "full",
+        environment=Environment(devices=(GPU,)),
         suite=MICRO_SUITE,
         excluded=True,
         paused_s=1.0,
     ),
     results=(
-        Result(
-            case=Case(problem=parse("gemm m=8 n=8 k=8 dtype=f32"), backend="x.py", name="x"),
-            device="cpu",
+        make_result(
+            make_case("gemm m=8 n=8 k=8 dtype=f32", "x.py", name="x"),
             status=Status.WRONG,
             measurement=MEASURED,
             check=CHECK,
@@ -169,30 +157,17 @@ FULL = ResultSet(
         ),
         MICRO,
     ),
-    roofs=(
-        Roof(
-            device="cpu",
-            arch="aarch64",
-            kind="flops",
-            name="f32",
-            value=1.0,
-            how="x",
-            measured=1.0,
-            model="x",
-            steady=False,
-            limit=False,
-        ),
-    ),
+    roofs=(make_roof("flops", "f32", 1.0, model="x", steady=False, limit=False),),
 )
 
 
 @pytest.fixture(scope="module")
-def kmark(tmp_path_factory) -> Iterator[Callable[..., str]]:
+def kmark(tmp_path_factory):
     """What commands write to stdout, with a store of two runs and microbenchmarks."""
     folder = tmp_path_factory.mktemp("fields")
     pack.add(folder / "bundle", "a", "sm_90", b"code")
 
-    def call(*words: str) -> str:
+    def call(*words):
         out = io.StringIO()
         with (
             contextlib.redirect_stdout(out),
@@ -218,7 +193,7 @@ def kmark(tmp_path_factory) -> Iterator[Callable[..., str]]:
 
 
 @pytest.fixture(scope="module")
-def nights(tmp_path_factory) -> tuple[str, str]:
+def nights(tmp_path_factory):
     """The option of a store with a step and with a canary that moved in the newest run."""
     place = str(tmp_path_factory.mktemp("nights") / "store.sqlite")
     canary = suites.load("sentinels").problems[0]
@@ -227,38 +202,29 @@ def nights(tmp_path_factory) -> tuple[str, str]:
         for night in range(25):
             last, library = night == 24, "3.4" if night < 15 else "3.5"
             times = {problem: 1e-3 * (1.3 if night >= 15 else 1.0), canary: 1e-4}
-            run = Run(
-                id=f"night-{night}",
-                started=86400.0 * (night + 1),
-                environment=Environment(libraries={"triton": library}),
-            )
             results = [
-                Result(
-                    case=Case(problem=one, backend="numpy"),
-                    device="cpu",
+                make_result(
+                    Case(problem=one, backend="numpy"),
                     arch="aarch64",
-                    status=Status.OK,
                     measurement=timed(time_s * (1.5 if last else 1.0), night),
                     kernel=KernelInfo(binary_hash=library),
                 )
                 for one, time_s in times.items()
             ]
-            store.add_result_set(ResultSet(run=run, results=tuple(results)))
+            environment = Environment(libraries={"triton": library})
+            when = {"started": 86400.0 * (night + 1), "environment": environment}
+            store.add_result_set(make_set(*results, id=f"night-{night}", **when))
     return "--store", place
 
 
-def timed(time_s: float, night: int) -> Measurement:
+def timed(time_s, night):
     """Four blocks that differ a little, from block to block and from night to night."""
     noise = (0.999, 1.0, 1.001, 1.002)
-    times = [time_s * one * noise[night % 3] for one in noise]
-    blocks = tuple(Block(process=0, allocation=i, samples_s=(one,)) for i, one in enumerate(times))
-    return dataclasses.replace(
-        MEASURED, blocks=blocks, low_s=times[0], high_s=times[-1], warnings=(), modes=()
-    )
+    return make_measurement(*(time_s * one * noise[night % 3] for one in noise))
 
 
 @pytest.fixture(scope="module")
-def sides(kmark, tmp_path_factory) -> tuple[str, str]:
+def sides(kmark, tmp_path_factory):
     """JSON and CSV of `kmark ab`."""
     files = [tmp_path_factory.mktemp("ab") / name for name in ("ab.json", "ab.csv")]
     words = ("--env", "a", "--env", "b", "--rounds", "4", "--alpha", "0.2", "--no-store")
@@ -267,16 +233,14 @@ def sides(kmark, tmp_path_factory) -> tuple[str, str]:
     return files[0].read_text(encoding="utf-8"), files[1].read_text(encoding="utf-8")
 
 
-def header(text: str) -> list[str]:
+def header(text):
     return next(csv.reader(io.StringIO(text)))
 
 
 @pytest.fixture(scope="module")
-def documents(kmark, nights, sides, tmp_path_factory) -> list[tuple[str, Any]]:
+def documents(kmark, nights, sides, tmp_path_factory):
     """JSON values and the section that describes them."""
-    found: list[tuple[str, Any]] = [
-        ("ResultSet", json.loads(kmark("export", name))) for name in ("one", "wrong", "full")
-    ]
+    found = [("ResultSet", json.loads(kmark("export", name))) for name in ("one", "wrong", "full")]
     found += [("ResultSet", codec.to_document(FULL))]
     found.append(("JSON of kmark ab", json.loads(sides[0])))
     found.append(("JSON of kmark history", json.loads(kmark("history", "--json", "-"))))
@@ -284,6 +248,8 @@ def documents(kmark, nights, sides, tmp_path_factory) -> list[tuple[str, Any]]:
     for base, head in (("14", "15"), ("23", "24")):
         text = kmark("compare", f"night-{base}", f"night-{head}", *nights, "--json", "-")
         found.append(("JSON of kmark compare", json.loads(text)))
+    kmark("history", *nights, "--accept", "all", "--reason", "it does more")
+    found.append(("JSON of kmark history", json.loads(kmark("history", *nights, "--json", "-"))))
     found.append(("JSON of kmark doctor", json.loads(kmark("doctor", "--json", "-"))))
     broken = tmp_path_factory.mktemp("broken") / "store.sqlite"
     broken.write_text("no database, but words that are long enough")
@@ -302,14 +268,14 @@ def documents(kmark, nights, sides, tmp_path_factory) -> list[tuple[str, Any]]:
 
 
 def test_every_field_that_is_written_is_on_the_page(page, documents):
-    seen: Seen = set()
+    seen = set()
     for section, document in documents:
         walk(document, section, page, seen)
     assert len(seen) > 200
 
 
 def test_every_field_on_the_page_is_written(page, documents):
-    seen: Seen = set()
+    seen = set()
     for section, document in documents:
         walk(document, section, page, seen)
     listed = {(section, name) for section, fields in page.items() for name in fields}

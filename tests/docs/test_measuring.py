@@ -1,7 +1,5 @@
 """docs/measuring.md says what the code does: limits, presets and warnings are compared."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from pathlib import Path
@@ -9,44 +7,33 @@ from pathlib import Path
 import pytest
 
 from kernelmark.api.roofs import MAX_AGE_S
-from kernelmark.core.environment import Environment
-from kernelmark.core.metric import Roof
-from kernelmark.core.reason import CODES, Reason
-from kernelmark.core.result import (
-    Block,
-    Case,
-    Measurement,
-    Mode,
-    Result,
-    ResultSet,
-    Run,
-    Status,
-    StopReason,
-    Telemetry,
-)
+from kernelmark.core.reason import CODES
+from kernelmark.core.result import Block, Mode, StopReason, Telemetry
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.core.timing import PRESETS, Cache, Duty, Strain, Timer, Timing
 from kernelmark.devices._gpu import GpuDevice
 from kernelmark.devices.base import GUARD_BYTES
 from kernelmark.measure import audit, blocks, check, loop, protocol, sets, warmup
-from kernelmark.ops import parse
 from kernelmark.ops.base import SCATTERED
 from kernelmark.report import results, summary
+from kernelmark.runners import local
 from kernelmark.stats import interval
+from kernelmark_dev.results import make_measurement, make_result, make_roof, make_set
 
 PAGE = Path(__file__).parents[2] / "docs" / "measuring.md"
 TEXT = PAGE.read_text(encoding="utf-8")
+SMALL = "gemm m=64 n=64 k=64 dtype=f32"
 FLAT = " ".join(TEXT.split())
 
 
-def rows(name: str) -> list[list[str]]:
+def rows(name):
     found = re.search(rf"<!-- {name}: .*? -->\n(.*?)<!-- end -->", TEXT, flags=re.DOTALL)
     assert found, f"there is no {name} table"
     lines = found[1].strip().splitlines()[2:]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-def percent(share: float) -> str:
+def percent(share):
     return f"{100 * share:g} %"
 
 
@@ -75,13 +62,24 @@ def test_the_table_of_presets_is_true():
         f"({blocks.ENQUEUED_FACTOR:g} times on a GPU)",
         f"block medians, at {percent(interval.LEVEL)}",
         f"after the first look it is computed at {percent(blocks.LOOKED_LEVEL)}",
+        f"(one on a GPU, {audit._HOST_SINGLE_LAUNCHES} on a CPU)",
+        f"in replays of about {audit._REPLAY_S * 1e3:g} ms",
+        f"({audit._HOST_LEAST_PAIRS} on a CPU, {audit._LEAST_LONG_PAIRS} of launches over "
+        f"{audit._LONG_LAUNCH_S * 1e3:g} ms)",
+        f"plus {audit._CLEAR_ERRORS:g} standard errors is at most {percent(audit.CLEAR)}",
+        f"more than {percent(audit.GAIN)} of a launch and significant (signed ranks, "
+        f"α = {audit.LOOKS.alpha:g} over all looks at {audit.LOOKS.rounds[0]} to "
+        f"{audit.LOOKS.last} pairs; at most {audit.LOOKS.rounds[2]} of launches over "
+        f"{audit._SHORT_LAUNCH_S * 1e3:g} ms, {audit.LOOKS.rounds[0]} over",
+        f"or all up to {audit._ALL_PROJECTED}, must satisfy",
         f"| GPU | {audit.FACTOR:g} × timed + {audit.LATENCY_S * 1e6:g} µs "
-        f"| + {audit.SLACK_S * 1e6:g} µs by the difference of the replays, "
-        f"+ {audit.REPLAY_S * 1e6:g} µs for the shorter as a whole |",
+        f"| + {audit.REPLAY_S * 1e6:g} µs |",
         f"evicts inputs from the cache | {audit.FACTOR_UNCACHED:g} × timed",
-        f"| CPU, cold | {audit.FACTOR:g} × timed | + {audit.HOST_SLACK_S * 1e6:g} µs (",
-        f"| CPU, hot | {audit.FACTOR_UNCACHED:g} × timed | + {audit.HOST_SLACK_S * 1e6:g} µs (",
-        f"the audit is repeated up to {audit.MORE_ROUNDS} times",
+        f"| CPU, cold | {audit.FACTOR:g} × timed | + {audit.HOST_REPLAY_S * 1e6:g} µs |",
+        f"| CPU, hot | {audit.FACTOR_UNCACHED:g} × timed | + {audit.HOST_REPLAY_S * 1e6:g} µs |",
+        f"So up to {local.MOST_INTERLEAVED} backends or configs of a problem",
+        f"with at least {local._INTENSITY:g} FLOPs per byte",
+        f"N is repeated up to {audit.MORE_ROUNDS} times",
         f"if the first took more than {audit.FACTOR:g} times the median block",
     ],
 )
@@ -108,12 +106,12 @@ def test_every_choice_is_explained(words):
             assert f"`{word}`" in TEXT or f" {word}`" in TEXT, f"{word} is not explained"
 
 
-def block(*samples: float, **more: object) -> Block:
-    told = Telemetry(**more)  # type: ignore[arg-type]
+def block(*samples, **more):
+    told = Telemetry(**more)
     return Block(process=0, allocation=0, samples_s=samples, telemetry=told)
 
 
-def some_warnings() -> list[Reason]:
+def some_warnings():
     """Every warning that the code can make, made."""
     timing = Timing()
     unsettled = warmup.Warmup(
@@ -128,7 +126,8 @@ def some_warnings() -> list[Reason]:
         *blocks.interval_warnings(one_block, 0.02),
         *blocks.interval_warnings(one_sample, 0.02),
         *blocks.reliability_warnings([block(1.0), block(9.0)], wildly, 3),
-        *blocks.audit_warnings([block(9.0), block(1.0), block(1.0)], [0], audit.FACTOR),
+        *blocks.audit_warnings([block(9.0), block(1.0), block(1.0)], [9.0], audit.FACTOR),
+        *blocks.data_warnings([0.2]),
         *blocks.warmup_warnings(unsettled, timing),
         *blocks.sample_warnings([block(1.0)], timing, fallbacks=2),
         *blocks.block_warnings([block(1.0, load=1.5)], 2, Duty.SUSTAINED),
@@ -143,51 +142,20 @@ def some_warnings() -> list[Reason]:
     return [*found, *above_the_roof(), *multimodal()]
 
 
-def measured_once() -> Measurement:
-    return Measurement(
-        blocks=(block(1e-6),),
-        low_s=1e-6,
-        high_s=1e-6,
-        method="loop",
-        launches=1,
-        sets=1,
-        footprint_bytes=1,
-        stop=StopReason.PRECISE,
-        warmup_s=0.0,
-        timed_s=1.0,
-    )
-
-
-def multimodal() -> list[Reason]:
+def multimodal():
     """As many rows as are told, and more."""
-    case = Case(problem=parse("gemm m=64 n=64 k=64 dtype=f32"), backend="numpy")
     modes = (Mode(value_s=1e-6, share=0.5), Mode(value_s=2e-6, share=0.5))
-    made = dataclasses.replace(measured_once(), modes=modes)
-    found = [
-        Result(case=case, device=f"cpu:{i}", status=Status.OK, measurement=made) for i in range(7)
-    ]
-    run = Run(id="r", started=1.0, environment=Environment())
-    return summary.collect_warnings(results.result_rows(ResultSet(run=run, results=tuple(found))))
+    measurement = make_measurement(1e-6, modes=modes)
+    found = [make_result(SMALL, device=f"cpu:{i}", measurement=measurement) for i in range(7)]
+    return summary.collect_warnings(results.result_rows(make_set(*found)))
 
 
-def above_the_roof() -> list[Reason]:
-    case = Case(problem=parse("gemm m=64 n=64 k=64 dtype=f32"), backend="numpy")
-    roof = Roof(
-        device="cpu", arch="x", kind="flops", name="f32", value=1e9, how="test", measured=1.0
-    )
-    result = Result(
-        case=case,
-        device="cpu",
-        status=Status.OK,
-        arch="x",
-        flops=10**6,
-        measurement=measured_once(),
-    )
-    run = Run(id="r", started=1.0, environment=Environment())
-    told: list[Reason] = []
+def above_the_roof():
+    roof = make_roof("flops", "f32", 1e9, arch="x")
+    result = make_result(SMALL, 1e-6, arch="x", flops=10**6)
+    told = []
     for found in ((result,), (result, dataclasses.replace(result, device="cpu:1"))):
-        rows_of_run = results.result_rows(ResultSet(run=run, results=found), [roof])
-        told += summary.collect_warnings(rows_of_run)
+        told += summary.collect_warnings(results.result_rows(make_set(*found), [roof]))
     return told
 
 

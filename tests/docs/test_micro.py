@@ -1,13 +1,11 @@
 """The page on microbenchmarks: up to date, and its example is a benchmark."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
 import pytest
 
-from kernelmark.api.load import read_file
+from kernelmark.api.results import read_file
 from kernelmark.core import codec
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import KernelmarkError

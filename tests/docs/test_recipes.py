@@ -1,8 +1,6 @@
 """The files of the recipes in CONTRIBUTING.md are put into a copy of this tree, and nothing else is
 edited; then the tests that see them are run there."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -50,14 +48,14 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def recipes() -> dict[str, str]:
+def recipes():
     """Path to text of every block that names its file."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     return dict(PLACE.findall(text))
 
 
 @pytest.fixture(scope="module")
-def tree(recipes, tmp_path_factory) -> Path:
+def tree(recipes, tmp_path_factory):
     """A copy of this tree with the recipes' files in it."""
     folder = tmp_path_factory.mktemp("tree") / "kernelmark"
     folder.mkdir()
@@ -75,7 +73,7 @@ def tree(recipes, tmp_path_factory) -> Path:
     return folder
 
 
-def run(tree: Path, *words: str) -> str:
+def run(tree, *words):
     """What a Python process in the tree prints; it must end well."""
     done = subprocess.run(
         [sys.executable, *words],

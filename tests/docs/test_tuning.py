@@ -1,7 +1,5 @@
 """docs/tuning.md says what the code does: files, defaults and limits; its example is run."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re
@@ -16,16 +14,16 @@ import pytest
 from kernelmark.compare.rules.golden_tot import GoldenTot
 from kernelmark.report import tuning as report
 from kernelmark.runners.targets import find
+from kernelmark.tune import plans
+from kernelmark.tune.evaluate import CLIMBING, ladder
 from kernelmark.tune.folder import TuningFolder
-from kernelmark.tune.plans import planfile
-from kernelmark.tune.plans.plan import ALPHA, Acceptance
-from kernelmark.tune.search.evaluate import CLIMBING, ladder
+from kernelmark.tune.plans import ALPHA, Acceptance
 
 TEXT = (Path(__file__).parents[2] / "docs" / "tuning.md").read_text(encoding="utf-8")
 FLAT = " ".join(TEXT.split())
 
 
-def section(title: str) -> str:
+def section(title):
     return TEXT.split(f"\n## {title}")[1].split("\n## ")[0]
 
 
@@ -46,7 +44,7 @@ def test_limits_are_those_of_the_code():
     assert f"at least {GoldenTot().ignore_below_us:g} µs" in FLAT
     assert f"({100 * (1 - ALPHA):g} %, Wilcoxon's signed ranks" in FLAT
     assert f"no better than ± {100 * report._MAX_HALF_WIDTH:.0f} %" in FLAT
-    assert f"less than {planfile.LEAST_ROUNDS} cannot be significant" in FLAT
+    assert f"less than {plans.LEAST_ROUNDS} cannot be significant" in FLAT
 
 
 def test_the_steps_of_a_candidate_are_those_of_the_code():

@@ -12,7 +12,7 @@ import _work as work
 op = work.OPS
 devices = ("cpu",)
 WARM_UP_AND_TIMING = 2  # times that inputs are written before the audit
-SINGLE = 4  # launches of the audit before its replays, and one to warm up
+SINGLE = 4  # launches of the audit before its replays
 MOST = 16
 
 

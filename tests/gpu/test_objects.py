@@ -1,11 +1,8 @@
 """Registers and spills read from object files: real ones, damaged ones, hand-made metadata."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import struct
-from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -33,12 +30,12 @@ extern "C" __global__ void stacks(float* x, int n) {
 
 
 @functools.cache
-def cubin() -> bytes:
+def cubin():
     code, _ = rtc.compile_here(KERNELS, "sm_90", "kernels.cu", ())
     return code
 
 
-def test_a_cubins_kernels(nvrtc: None) -> None:
+def test_a_cubins_kernels(nvrtc):
     found = resources(cubin())
     assert found.keys() == {"simple", "shares", "stacks"}
     assert all(0 < used["registers"] <= 255 for used in found.values())
@@ -49,13 +46,13 @@ def test_a_cubins_kernels(nvrtc: None) -> None:
 # -- an AMD code object, made by hand from the format's description
 
 
-def note(metadata: bytes, *, name: bytes = b"AMDGPU\0", kind: int = 32) -> bytes:
+def note(metadata, *, name=b"AMDGPU\0", kind=32):
     padded = name.ljust(-(-len(name) // 4) * 4, b"\0")
     body = metadata.ljust(-(-len(metadata) // 4) * 4, b"\0")
     return struct.pack("<III", len(name), len(metadata), kind) + padded + body
 
 
-def code_object(notes: bytes, machine: int = 224) -> bytes:
+def code_object(notes, machine=224):
     header = bytearray(64)
     header[:7] = b"\x7fELF\2\1\1"
     struct.pack_into("<H", header, 18, machine)
@@ -66,7 +63,7 @@ def code_object(notes: bytes, machine: int = 224) -> bytes:
     return bytes(header) + load + noted + notes
 
 
-def packed(value: Any) -> bytes:
+def packed(value):
     """msgpack, as its specification says; the long forms where a short one does not fit."""
     if value is None:
         return b"\xc0"
@@ -85,7 +82,7 @@ def packed(value: Any) -> bytes:
     return sized(len(value), (0x80, 15), (None, 0xDE, 0xDF)) + body
 
 
-def packed_int(value: int) -> bytes:
+def packed_int(value):
     if 0 <= value <= 127:
         return bytes([value])
     if -32 <= value < 0:
@@ -105,7 +102,7 @@ def packed_int(value: int) -> bytes:
     raise OverflowError(value)
 
 
-def sized(length: int, short: tuple[int, int], tags: tuple[int | None, ...]) -> bytes:
+def sized(length, short, tags):
     if length <= short[1]:
         return bytes([short[0] | length])
     for tag, form, most in zip(tags, (">B", ">H", ">I"), (2**8, 2**16, 2**32), strict=True):
@@ -141,7 +138,7 @@ AMD = code_object(
 )
 
 
-def test_an_amd_objects_kernels() -> None:
+def test_an_amd_objects_kernels():
     assert resources(AMD) == {
         "first": {
             "registers": 128,
@@ -166,7 +163,7 @@ def test_an_amd_objects_kernels() -> None:
         (code_object(b"", machine=62), 62),
     ],
 )
-def test_what_is_no_object_is_refused(code: bytes, machine: int | None) -> None:
+def test_what_is_no_object_is_refused(code, machine):
     with raises(UsageError, machine=machine):
         resources(code)
 
@@ -183,13 +180,13 @@ def test_what_is_no_object_is_refused(code: bytes, machine: int | None) -> None:
         code_object(note(b"\x81" * 4000)),
     ],
 )
-def test_a_damaged_object_is_one_sentence(code: bytes) -> None:
+def test_a_damaged_object_is_one_sentence(code):
     with pytest.raises(UsageError) as caught:
         resources(code)
     assert "\n" not in caught.value.message
 
 
-def survive(code: bytes) -> None:
+def survive(code):
     """Read it, or refuse it: anything else that is raised fails the test."""
     with contextlib.suppress(UsageError):
         resources(code)
@@ -198,14 +195,14 @@ def survive(code: bytes) -> None:
 @given(st.integers(0, len(AMD)), st.binary(max_size=8), st.integers(0, len(AMD)))
 @settings(max_examples=200, deadline=None)
 @example(0, b"", 64)
-def test_a_damaged_amd_object_never_raises_otherwise(cut: int, other: bytes, at: int) -> None:
+def test_a_damaged_amd_object_never_raises_otherwise(cut, other, at):
     survive(AMD[:cut])
     survive(AMD[:at] + other + AMD[at + len(other) :])
 
 
 @given(st.data())
 @settings(max_examples=200, deadline=None)
-def test_a_damaged_cubin_never_raises_otherwise(data: st.DataObject) -> None:
+def test_a_damaged_cubin_never_raises_otherwise(data):
     reason = rtc.unavailable("cuda")
     if reason is not None:
         pytest.skip(reason)
@@ -220,7 +217,7 @@ def test_a_damaged_cubin_never_raises_otherwise(data: st.DataObject) -> None:
 
 @given(st.binary(max_size=300))
 @settings(deadline=None)
-def test_any_bytes_behind_a_right_header_are_survived(body: bytes) -> None:
+def test_any_bytes_behind_a_right_header_are_survived(body):
     for machine in (190, 224):
         survive(code_object(b"", machine)[:64] + body)
 
@@ -240,7 +237,7 @@ values = st.recursive(
 
 @given(values)
 @settings(deadline=None)
-def test_msgpack_reads_what_its_specification_says(value: Any) -> None:
+def test_msgpack_reads_what_its_specification_says(value):
     data = packed(value)
     assert unpack(data, 0) == (value, len(data))
     assert unpack(b"\xff" + data + b"\0", 1) == (value, len(data) + 1)
@@ -250,11 +247,11 @@ def test_msgpack_reads_what_its_specification_says(value: Any) -> None:
     "value",
     ["x" * 300, "x" * 70_000, list(range(20)), [None] * 70_000, {str(i): i for i in range(100)}],
 )
-def test_msgpack_long_forms(value: Any) -> None:
+def test_msgpack_long_forms(value):
     assert unpack(packed(value), 0)[0] == value
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc1", b"\xa5abc", b"\x92\x01", b"\xcd\x01", b"\xc4\x01x"])
-def test_msgpack_refuses_what_is_cut_or_unknown(data: bytes) -> None:
+def test_msgpack_refuses_what_is_cut_or_unknown(data):
     with pytest.raises((ValueError, IndexError, struct.error)):
         unpack(data, 0)

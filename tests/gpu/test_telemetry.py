@@ -1,13 +1,8 @@
 """Telemetry from NVML's functions and from AMD's package, both stood in for."""
 
-from __future__ import annotations
-
-import ctypes
 import sys
 import threading
-from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -18,27 +13,27 @@ UUID = "0123456789abcdef0123456789abcdef"
 BUS_IDS = {"first": "0000:c1:00.0", "second": "0000:e1:00.0"}
 
 
-def nowhere() -> str:
+def nowhere():
     raise RuntimeError("no bus id")
 
 
 class Nvml:
     """NVML's functions as Python; `numbers` are written through the last argument."""
 
-    def __init__(self, numbers: dict[str, Any]) -> None:
+    def __init__(self, numbers):
         self.numbers = numbers
         self.asked = b""
 
-    def nvmlDeviceGetHandleByUUID(self, name: bytes, handle: Any) -> int:
+    def nvmlDeviceGetHandleByUUID(self, name, handle):
         self.asked = name
         handle._obj.value = 7
         return 0
 
-    def __getitem__(self, name: str) -> Callable[..., int]:
+    def __getitem__(self, name):
         if name not in self.numbers:
             raise AttributeError(name)
 
-        def call(handle: ctypes.c_void_p, *arguments: Any) -> int:
+        def call(handle, *arguments):
             assert handle.value == 7
             value = self.numbers[name]
             if isinstance(value, dict):
@@ -51,7 +46,7 @@ class Nvml:
         return call
 
 
-def read_nvml(monkeypatch: pytest.MonkeyPatch, numbers: dict[str, Any]) -> Telemetry:
+def read_nvml(monkeypatch, numbers):
     library = Nvml(numbers)
     monkeypatch.setattr(telemetry, "_nvml", lambda: library)
     found = telemetry.watcher("cuda", UUID, nowhere).read()
@@ -59,7 +54,7 @@ def read_nvml(monkeypatch: pytest.MonkeyPatch, numbers: dict[str, Any]) -> Telem
     return found
 
 
-def test_nvml_units(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nvml_units(monkeypatch):
     found = read_nvml(
         monkeypatch,
         {
@@ -80,10 +75,10 @@ def test_nvml_units(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_nvml_is_initialised_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nvml_is_initialised_in_the_background(monkeypatch):
     goes_on = threading.Event()
 
-    def nvml() -> None:
+    def nvml():
         assert goes_on.wait(120)
 
     monkeypatch.setattr(telemetry, "_nvml", nvml)
@@ -93,7 +88,7 @@ def test_nvml_is_initialised_in_the_background(monkeypatch: pytest.MonkeyPatch) 
     assert watcher.read() == Telemetry()
 
 
-def test_nvml_that_says_little(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nvml_that_says_little(monkeypatch):
     """Older drivers name the reasons otherwise; a virtual GPU has no power meter."""
     numbers = {
         "nvmlDeviceGetPowerUsage": None,
@@ -104,19 +99,19 @@ def test_nvml_that_says_little(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == Telemetry(clock_mhz=1000.0, throttle=("thermal (software)",))
 
 
-def amdsmi(metrics: dict[str, Any] | Exception) -> ModuleType:
+def amdsmi(metrics):
     module = ModuleType("amdsmi")
 
-    def info(handle: object) -> dict[str, Any]:
+    def info(handle):
         assert handle == "second"
         if isinstance(metrics, Exception):
             raise metrics
         return metrics
 
-    module.amdsmi_init = lambda: None  # type: ignore[attr-defined]
-    module.amdsmi_get_processor_handles = lambda: list(BUS_IDS)  # type: ignore[attr-defined]
-    module.amdsmi_get_gpu_device_bdf = BUS_IDS.__getitem__  # type: ignore[attr-defined]
-    module.amdsmi_get_gpu_metrics_info = info  # type: ignore[attr-defined]
+    module.amdsmi_init = lambda: None
+    module.amdsmi_get_processor_handles = lambda: list(BUS_IDS)
+    module.amdsmi_get_gpu_device_bdf = BUS_IDS.__getitem__
+    module.amdsmi_get_gpu_metrics_info = info
     return module
 
 
@@ -149,9 +144,7 @@ def amdsmi(metrics: dict[str, Any] | Exception) -> ModuleType:
         (RuntimeError("driver gone"), Telemetry()),
     ],
 )
-def test_amd_metrics(
-    monkeypatch: pytest.MonkeyPatch, metrics: dict[str, Any] | Exception, expected: Telemetry
-) -> None:
+def test_amd_metrics(monkeypatch, metrics, expected):
     monkeypatch.setitem(sys.modules, "amdsmi", amdsmi(metrics))
     found = telemetry.watcher("hip", UUID, lambda: BUS_IDS["second"].upper()).read()
     assert found.energy_j == pytest.approx(expected.energy_j)
@@ -171,7 +164,7 @@ HELD = {
 }
 
 
-def reasons(monkeypatch: pytest.MonkeyPatch, *told: dict[str, Any]) -> list[tuple[str, ...]]:
+def reasons(monkeypatch, *told):
     """The throttle reasons of blocks: what the GPU tells changes while each is timed."""
     monkeypatch.setattr(telemetry, "REFRESH_S", 0.0)
     metrics = dict(told[0])
@@ -188,7 +181,7 @@ def reasons(monkeypatch: pytest.MonkeyPatch, *told: dict[str, Any]) -> list[tupl
     return found
 
 
-def test_amd_reasons_are_those_of_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_amd_reasons_are_those_of_the_block(monkeypatch):
     powered = {**HELD, "ppt_residency_acc": 1001}
     hot = {**powered, "socket_thm_residency_acc": 25, "prochot_residency_acc": 1}
     wrapped = {**hot, "socket_thm_residency_acc": 3}
@@ -203,20 +196,57 @@ def test_amd_reasons_are_those_of_the_block(monkeypatch: pytest.MonkeyPatch) -> 
     ]
 
 
-def test_either_status_of_an_amd_gpu_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_either_status_of_an_amd_gpu_counts(monkeypatch):
     neither = {"throttle_status": 0xFFFFFFFF, "indep_throttle_status": "N/A"}
     first, second = {"throttle_status": 0, "indep_throttle_status": 4}, {"throttle_status": True}
     found = reasons(monkeypatch, first, second, neither, neither)
     assert found == [("throttled",), ("throttled",), ()]
 
 
-def elsewhere() -> str:
+def elsewhere():
     return "0000:c1:00.1"
 
 
+def test_amd_smi_of_rocms_share_folder(monkeypatch, tmp_path):
+    """A stock ROCm has the package where Python does not look."""
+    package = tmp_path / "rocm" / "share" / "amd_smi" / "amdsmi"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(
+        "amdsmi_init = lambda: None\n"
+        f"amdsmi_get_processor_handles = lambda: ['first', 'second']\n"
+        f"amdsmi_get_gpu_device_bdf = {BUS_IDS!r}.__getitem__\n"
+        "amdsmi_get_gpu_metrics_info = lambda handle: {'current_gfxclk': 2100}\n"
+    )
+    monkeypatch.setenv("ROCM_PATH", str(tmp_path / "rocm"))
+    monkeypatch.delitem(sys.modules, "amdsmi", raising=False)
+    before = list(sys.path)
+    found = telemetry.watcher("hip", UUID, lambda: BUS_IDS["second"]).read()
+    monkeypatch.delitem(sys.modules, "amdsmi")
+    assert (found.clock_mhz, sys.path) == (2100, before)
+
+
+@pytest.mark.parametrize(
+    ("files", "power"),
+    [
+        ({"power1_average": "250000000", "temp2_input": "61000", "temp1_input": "50000"}, 250.0),
+        ({"power1_input": "700000000", "temp2_input": "61000"}, 700.0),
+        ({"temp1_input": "61000", "power1_average": ""}, None),
+    ],
+)
+def test_without_amd_smi_the_kernels_files_are_read(monkeypatch, tmp_path, files, power):
+    folder = tmp_path / BUS_IDS["second"] / "hwmon" / "hwmon7"
+    folder.mkdir(parents=True)
+    for name, text in {"freq1_input": "2100000000", "freq2_input": "900000000", **files}.items():
+        (folder / name).write_text(f"{text}\n")
+    monkeypatch.setattr(telemetry, "_PCI", tmp_path)
+    monkeypatch.setitem(sys.modules, "amdsmi", None)  # not installed
+    found = telemetry.watcher("hip", UUID, lambda: BUS_IDS["second"].upper()).read()
+    assert found == Telemetry(
+        clock_mhz=2100.0, memory_clock_mhz=900.0, power_w=power, temperature_c=61.0
+    )
+
+
 @pytest.mark.parametrize("bus_id", [elsewhere, nowhere])
-def test_an_amd_gpu_that_the_package_does_not_show_says_nothing(
-    monkeypatch: pytest.MonkeyPatch, bus_id: Callable[[], str]
-) -> None:
+def test_an_amd_gpu_that_the_package_does_not_show_says_nothing(monkeypatch, bus_id):
     monkeypatch.setitem(sys.modules, "amdsmi", amdsmi({"current_gfxclk": 2100}))
     assert telemetry.watcher("hip", UUID, bus_id).read() == Telemetry()

@@ -68,11 +68,23 @@ static bool exists(int device) { return device >= 0 && device < (int)visible().s
 #define HIP EXPORT hipError_t
 #define NEEDS_DEVICE(device) \
   if (!exists(device)) return visible().empty() ? hipErrorNoDevice : hipErrorInvalidDevice
-#define CALL(f, ...)                            \
-  {                                             \
-    if (const hipError_t code = bind()) return code; \
-    return CU(f)(__VA_ARGS__);                  \
+// As from ROCm 7 on, an error stays until it is asked for.
+static thread_local hipError_t last_error = 0;
+static hipError_t kept(hipError_t code) {
+  if (code) last_error = code;
+  return code;
+}
+#define CALL(f, ...)                                       \
+  {                                                        \
+    if (const hipError_t code = bind()) return kept(code); \
+    return kept(CU(f)(__VA_ARGS__));                       \
   }
+
+HIP hipGetLastError() {
+  const hipError_t code = last_error;
+  last_error = 0;
+  return code;
+}
 
 HIP hipInit(unsigned) { return visible().empty() ? hipErrorNoDevice : 0; }
 HIP hipGetDeviceCount(int* count) {
@@ -241,6 +253,27 @@ HIP hipGraphInstantiateWithFlags(CUgraphExec* made, CUgraph graph, unsigned long
     CALL(cuGraphInstantiateWithFlags, made, graph, flags)
 HIP hipGraphLaunch(CUgraphExec graph, CUstream s) CALL(cuGraphLaunch, graph, s)
 HIP hipGraphExecDestroy(CUgraphExec graph) CALL(cuGraphExecDestroy, graph)
+// As ROCm's clr draws kernels without flags.
+HIP hipGraphDebugDotPrint(CUgraph graph, const char* path, unsigned flags) {
+  if (const hipError_t code = bind()) return code;
+  size_t count = 0;
+  if (const CUresult code = CU(cuGraphGetNodes)(graph, nullptr, &count)) return code;
+  std::vector<CUgraphNode> nodes(count);
+  if (const CUresult code = CU(cuGraphGetNodes)(graph, nodes.data(), &count)) return code;
+  FILE* file = flags ? nullptr : fopen(path, "w");
+  if (!file) return CUDA_ERROR_OPERATING_SYSTEM;
+  for (size_t i = 0; i < count; ++i) {
+    CUgraphNodeType type;
+    CUDA_KERNEL_NODE_PARAMS node = {};
+    const char* name = "";
+    if (CU(cuGraphNodeGetType)(nodes[i], &type) || type != CU_GRAPH_NODE_TYPE_KERNEL) continue;
+    if (CU(cuGraphKernelNodeGetParams)(nodes[i], &node)) continue;
+    if (!node.kern || CU(cuKernelGetName)(&name, node.kern)) CU(cuFuncGetName)(&name, node.func);
+    fprintf(file, "\"%zu\"[style=\"bold\"shape=\"octagon\"label=\"%zu\n%s\n\"];\n", i, i, name);
+  }
+  fclose(file);
+  return 0;
+}
 HIP hipGraphDestroy(CUgraph graph) CALL(cuGraphDestroy, graph)
 
 // -- modules

@@ -41,6 +41,7 @@ static_assert(DEFAULT == (int)CUBLASLT_EPILOGUE_DEFAULT && BIAS == (int)CUBLASLT
 static_assert((RELU | BIAS) == (int)CUBLASLT_EPILOGUE_RELU_BIAS, "");
 static_assert((GELU | BIAS) == (int)CUBLASLT_EPILOGUE_GELU_BIAS, "");
 enum { A_SCALE_POINTER = 5, B_SCALE_POINTER = 6, A_SCALE_MODE = 31, B_SCALE_MODE = 32 };
+enum { OUTER_VEC_32F = 3 };  // cuBLASLt has it from CUDA 12.9 on
 
 static int status(cublasStatus_t code) {
   switch (code) {
@@ -285,9 +286,10 @@ API hipblasLtMatmulDescSetAttribute(Desc* desc, int attribute, const void* value
     value = &number;
   }
   if (attribute == 2 && number & ~(DEFAULT | RELU | BIAS | GELU)) return NOT_SUPPORTED;
-  // hipBLASLt's block scales are rows, cuBLASLt's are tiles of 128x4: they would be misread.
+  // hipBLASLt's block scales are rows, cuBLASLt's are tiles of 128x4: they would be misread. Factors
+  // of rows are the same in both.
   const bool mode = attribute == A_SCALE_MODE || attribute == B_SCALE_MODE;
-  if (mode && number != CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F) return NOT_SUPPORTED;
+  if (mode && number && number != OUTER_VEC_32F) return NOT_SUPPORTED;
   if (attribute == A_SCALE_POINTER) desc->scaled_a = *(void* const*)value;
   if (attribute == B_SCALE_POINTER) desc->scaled_b = *(void* const*)value;
   if (attribute == 2) desc->epilogue = number;

@@ -216,6 +216,7 @@ try:
     hip.call("stream_synchronize", ctypes.c_void_p(stream))
     hip.copy_to_host(ctypes.addressof(back), address, 256)
     found["replayed"] = back.raw == bytes([7]) * 256
+    found["refused"] = hip.code("module_unload", None) != 0 and not hip.code("last_error")
 except GpuError as error:
     found["code"] = error.code
 print(json.dumps(found))
@@ -246,6 +247,7 @@ def test_the_hip_binding_runs_through_the_shim(build: Path, cuda: Path) -> None:
         "full": "gfx942:sramecc+:xnack-",
         "copied": True,
         "replayed": True,
+        "refused": True,
     }
 
 

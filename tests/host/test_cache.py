@@ -140,7 +140,7 @@ def test_many_processes_at_once(tmp_path: Path) -> None:
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(60)
+        worker.join(600)
     assert [worker.exitcode for worker in workers] == [0] * 6
     assert failures.empty()
     cache = DiskCache(tmp_path, 60_000)

@@ -1,7 +1,5 @@
 """Modules through IREE's compiler and runtime, on the CPU."""
 
-from __future__ import annotations
-
 import json
 import math
 import platform
@@ -17,7 +15,7 @@ from kernelmark.cli.main import main
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CompileError, UsageError
 from kernelmark.core.result import Status
-from kernelmark.iree.ab import Plan, compare_variants
+from kernelmark.iree.ab import VariantPlan, compare_variants
 from kernelmark.iree.dispatches import computed_by, rank_dispatches, save_workload, workload_of
 from kernelmark.iree.modules import Variant, float64_text, parse_variant
 from kernelmark.stores import open_store
@@ -96,7 +94,7 @@ module attributes {transform.with_named_sequence} {
 """
 
 
-def _spec(folder: Path, name: str, *, op: str = "linalg.matmul", terms: int) -> Path:
+def _spec(folder, name, *, op="linalg.matmul", terms):
     path = folder / name
     path.write_text(SPEC.replace("{terms}", str(terms)).replace("{name}", op))
     return path
@@ -129,7 +127,7 @@ def test_a_module_that_is_none_has_no_float64_form():
         float64_text("func.func @f(")
 
 
-def _generic(a: str, b: str, c: str, loops: str, maps: tuple[str, str, str], kinds: str) -> str:
+def _generic(a, b, c, loops, maps, kinds):
     shown = ", ".join(f"affine_map<({loops}) -> ({one})>" for one in maps)
     words = ", ".join({"p": '"parallel"', "r": '"reduction"'}[kind] for kind in kinds)
     return f"""
@@ -237,7 +235,7 @@ def test_a_dynamic_contraction_is_no_problem():
 
 @pytest.mark.slow
 def test_variants_are_checked_and_timed(module, tmp_path):
-    plan = Plan(
+    plan = VariantPlan(
         module=module,
         variants=(
             Variant(name="base"),
@@ -281,7 +279,7 @@ def test_variants_are_checked_and_timed(module, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["gfx942", "sm_80"])
 def test_the_sdxl_convolution_compiles_for_gpus(target):
-    plan = Plan(
+    plan = VariantPlan(
         module=EXAMPLES / "sdxl_conv.mlir",
         variants=(Variant(name="base"), parse_variant(f"spec:{EXAMPLES / 'conv_as_matmul.mlir'}")),
         target=target,
@@ -351,7 +349,7 @@ def test_an_external_kernel_replaces_a_dispatch(tmp_path):
     spec = tmp_path / "spec.mlir"
     spec.write_text(text)
     words = f"--iree-hal-link-executables=false {spec} {kernel}"
-    plan = Plan(
+    plan = VariantPlan(
         module=EXAMPLES / "external_matmul.mlir",
         variants=(Variant(name="base"), parse_variant(f"own:{words}")),
         rounds=2,
@@ -421,7 +419,7 @@ def test_variants_that_are_only_compiled_are_stored_without_a_time(module, tmp_p
     "target", ["gfx9999", pytest.param("vulkan:banana", marks=pytest.mark.slow)]
 )
 def test_a_target_that_the_compiler_does_not_know_is_a_usage_error(module, target):
-    plan = Plan(module=module, variants=(Variant(name="base"),), target=target, run=False)
+    plan = VariantPlan(module=module, variants=(Variant(name="base"),), target=target, run=False)
     with pytest.raises(UsageError) as caught:
         compare_variants(plan)
     assert target.rpartition(":")[2] in caught.value.message
@@ -441,7 +439,7 @@ def test_plans_that_cannot_be(module):
         {"module": module.with_name("none.mlir")},
     ):
         with pytest.raises(UsageError):
-            Plan(**({"module": module, "variants": (base,)} | bad))
+            VariantPlan(**({"module": module, "variants": (base,)} | bad))
 
 
 def test_dispatches_are_not_ranked_without_a_round_or_a_device(module, monkeypatch):

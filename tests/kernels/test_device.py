@@ -1,7 +1,5 @@
 """What the device's own kernels compute, read from their source and done in NumPy."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np
@@ -14,7 +12,7 @@ CHAINS = "abcd"
 
 
 @pytest.mark.parametrize("fused", [True, False], ids=["fused", "rounded twice"])
-def test_compute_strain_neither_overflows_nor_settles(fused: bool) -> None:
+def test_compute_strain_neither_overflows_nor_settles(fused):
     """Operands that stay as they are draw little power: the strain would be none."""
     kernel = kernels.source("device.cu").partition("KERNEL strain_compute(")[2]
     kernel = re.sub(r"([\d.e-]+)f\b", r"float32(\1)", kernel)

@@ -1,81 +1,134 @@
-"""What an audit decides from the times of its launches. Kernels are run by test_fakes.py."""
+"""What an audit decides from the times of its replays. Kernels are run by test_fakes.py."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kernelmark.core.result import Fault
-from kernelmark.measure.audit import MORE_ROUNDS, Audit
+from kernelmark.core.timing import Timer
+from kernelmark.measure import audit as module
+from kernelmark.measure.audit import MORE_ROUNDS, Audit, Replays
 from kernelmark.measure.check import PendingCheck, combine
 
-N = 2  # launches of the shorter replay
+Seconds = Callable[[int], float]  # of the nth replay on new values
 
 
-class TimedAudit(Audit):
-    """An audit whose replays take the seconds of `rounds`: (shorter, longer), the last one on."""
+class TimedReplays(Replays):
+    """Replays of one launch, which takes the scripted seconds on new values and on the same."""
 
-    def __init__(self, rounds: list[tuple[float, float]], *, enqueues: bool) -> None:
-        info = SimpleNamespace(cache_bytes=0)
-        device: Any = SimpleNamespace(real_time=True, enqueues=enqueues, info=info)
-        arena: Any = SimpleNamespace(sets=[{}] * (2 * N + 2))
-        nothing: Any = None
-        super().__init__(
-            device=device, checker=nothing, kernel=nothing, arena=arena, timer=nothing, evict=True
-        )
-        self.rounds = rounds
-        self.count = 0
+    def __init__(self, new_s: Seconds, same_s: float, *, enqueues: bool) -> None:
+        self._device: Any = SimpleNamespace(enqueues=enqueues)
+        self._evict = True
+        self.launches = 1
+        self._elapsed_s: list[float] = []
+        self.new_s, self.same_s = new_s, same_s
 
-    def _single_launches(self, timed_s: float) -> PendingCheck:
+    def on_new(self) -> float:
+        self._elapsed_s.append(self.new_s(len(self._elapsed_s)))
+        return self._elapsed_s[-1]
+
+    def on_same(self) -> float:
+        return self.same_s
+
+    def on_new_checked(self) -> PendingCheck:
+        self.on_new()
         return lambda: combine([])
 
-    def _round(self) -> list[PendingCheck]:
-        short_s, long_s = self.rounds[min(self.count, len(self.rounds) - 1)]
-        self._short_s.append(short_s)
-        self._long_s.append(long_s)
-        self.count += 1
-        return []
+    def close(self) -> None:
+        pass
+
+    @property
+    def count(self) -> int:
+        return len(self._elapsed_s)
 
 
-def on_cpu(launch_s: float) -> TimedAudit:
-    return TimedAudit([(launch_s, 2 * launch_s)], enqueues=False)  # one launch and two
+def audit(
+    monkeypatch: pytest.MonkeyPatch,
+    new_s: Seconds | float,
+    same_s: float = 1.0,
+    *,
+    enqueues: bool = False,
+) -> tuple[Audit, TimedReplays]:
+    """An audit of a block whose launches took a second."""
+    spend = new_s if callable(new_s) else lambda number: new_s
+    replays = TimedReplays(spend, same_s, enqueues=enqueues)
+    monkeypatch.setattr(module, "Replays", lambda **settings: replays)
+    monkeypatch.setattr(module, "_draw_single", lambda *settings: [0])
+    monkeypatch.setattr(module, "single_launches", lambda *settings: lambda: combine([]))
+    device: Any = SimpleNamespace(real_time=True, enqueues=enqueues)
+    nothing: Any = None
+    made = Audit(
+        device=device,
+        checker=nothing,
+        kernel=nothing,
+        arena=nothing,
+        timer=Timer.AUTO,
+        threads=1,
+        evict=True,
+        timed_s=1.0,
+    )
+    return made, replays
+
+
+@pytest.mark.parametrize("enqueues", [False, True])
+@pytest.mark.parametrize(
+    ("new_s", "same_s", "faults"),
+    [
+        (1.0, 1.0, ()),
+        (1.04, 1.0, ()),
+        (1.08, 1.0, (Fault.LESS_WORK,)),
+        (30.0, 1.0, (Fault.LESS_WORK,)),
+        (1.3, 1.3, ()),
+        (1.0, 1.3, ()),
+    ],
+)
+def test_launches_on_new_values_are_compared_with_those_on_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+    new_s: float,
+    same_s: float,
+    faults: tuple[Fault, ...],
+    enqueues: bool,
+) -> None:
+    made, _ = audit(monkeypatch, new_s, same_s, enqueues=enqueues)
+    check = made.run(lambda: 1.0)()
+    assert check.faults == faults
+    assert made.repeatable
+    assert made.slow_s is None
+    assert check.fresh_ratio == pytest.approx(1 + new_s - same_s)
 
 
 @pytest.mark.parametrize(
-    ("audited_s", "retimed_s", "repeatable", "faults"),
+    ("retimed_s", "enqueues", "repeatable", "faults", "slow_s"),
     [
-        (1.0, 1.0, True, ()),
-        (1.4, 1.0, True, ()),
-        (1.8, 1.8, False, ()),  # the device is slower, or the kernel works from now on
-        (2.1, 1.45, False, ()),
-        (1.8, 1.0, False, (Fault.LESS_WORK,)),
-        (30.0, 1.0, False, (Fault.LESS_WORK,)),
+        (1.8, False, False, (), None),  # the device is slower, or the kernel works from now on
+        (1.8, True, False, (), None),
+        (1.0, False, True, (), 1.8),  # rewriting slows a CPU
+        (1.0, True, True, (Fault.LESS_WORK,), None),  # the kernel recognises the audit
     ],
 )
-def test_audited_launches_are_compared_with_timed_and_retimed_ones(
-    audited_s: float, retimed_s: float, repeatable: bool, faults: tuple[Fault, ...]
+def test_slow_launches_are_compared_with_retimed_ones(
+    monkeypatch: pytest.MonkeyPatch,
+    retimed_s: float,
+    enqueues: bool,
+    repeatable: bool,
+    faults: tuple[Fault, ...],
+    slow_s: float | None,
 ) -> None:
-    audit = on_cpu(audited_s)
-    check = audit.run(1.0, lambda: retimed_s)()
-    assert audit.repeatable is repeatable
-    assert check.faults == faults
-    assert audit.count <= 1 + MORE_ROUNDS
-    assert audit.refuse(1.0).faults == (Fault.LESS_WORK,)
+    made, replays = audit(monkeypatch, 1.8, 1.8, enqueues=enqueues)
+    assert made.run(lambda: retimed_s)().faults == faults
+    assert made.repeatable is repeatable
+    assert made.slow_s == slow_s
+    assert made.refuse().faults == (Fault.LESS_WORK,)
+    assert replays.count <= 3 + MORE_ROUNDS
 
 
-def test_one_fast_round_ends_a_suspicion() -> None:
-    audit = TimedAudit([(5.0, 10.0), (5.0, 10.0), (1.0, 2.0)], enqueues=False)
-    assert audit.run(1.0, lambda: 1.0)().faults == ()
-    assert audit.repeatable
-    assert audit.count == 3
-
-
-def test_a_kernel_whose_time_depends_on_the_data_is_not_slow_by_a_difference() -> None:
-    # Launches of 1 or 2 ms: two fast ones in the shorter replay, two of four in the longer.
-    by_data = TimedAudit([(2e-3, 6e-3)], enqueues=True)
-    assert by_data.run(1e-3, lambda: 1e-3)().faults == ()
-    # The first launch of a replay does the work of all.
-    slow = TimedAudit([(4e-3, 8e-3)], enqueues=True)
-    assert slow.run(1e-3, lambda: 1e-3)().faults == (Fault.LESS_WORK,)
+def test_a_fast_replay_ends_a_suspicion(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, replays = audit(monkeypatch, lambda number: 1.0 if number == 4 else 1.8, 1.8)
+    assert made.run(lambda: 1.0)().faults == ()
+    assert made.repeatable
+    assert made.slow_s is None
+    assert replays.count == 5

@@ -11,11 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelmark.core.result import Block, StopReason
-from kernelmark.core.timing import Timing
+from kernelmark.core.result import Block, Measurement, StopReason, Telemetry
+from kernelmark.core.timing import Duty, Timing
+from kernelmark.core.units import NOISY
 from kernelmark.devices.fake import Script
 from kernelmark.measure.blocks import (
     block_seconds,
+    block_warnings,
     interval_of,
     interval_warnings,
     merge,
@@ -86,7 +88,7 @@ def test_looking_often_keeps_its_coverage(spread: float) -> None:
 
 def test_a_width_that_means_nothing_is_not_spelt_out() -> None:
     (wide,) = interval_warnings(Interval(low_s=1e-9, high_s=1e3), 0.02)
-    assert "more than ±999 %" in wide
+    assert NOISY in wide
     (usual,) = interval_warnings(Interval(low_s=1.0, high_s=1.1), 0.02)
     assert "±4.8 %" in usual
 
@@ -192,3 +194,33 @@ def test_processes_that_miss_blocks_have_enough_together_or_say_so(bench: Any) -
     assert merge(parts, None).reliable
     few = [bench(seconds=9.0, max_s=2.0, allocations=4, process=i).measurement for i in range(2)]
     assert [w.code for w in merge(few, None).warnings if w.code == "few-blocks"] == ["few-blocks"]
+
+
+def measurement(*made: Block) -> Measurement:
+    return Measurement(
+        blocks=made, low_s=0.9, high_s=1.1, method="loop", launches=1, sets=1, footprint_bytes=1,
+        stop=StopReason.PRECISE, warmup_s=0.0, timed_s=1.0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cores", "loads", "unreliable"),
+    [
+        (2, (1.1, 1.1, 0.9), True),
+        (2, (0.1, 0.2, 1.9), False),  # one disturbed block does not move the median
+        (2, (0.3, 0.3, 0.3), False),
+        (1, (0.9, 0.9, 0.9), False),  # a single thread waits for no other
+        (16, (1.0, 1.0, 1.0), True),
+    ],
+)
+def test_threads_that_wait_for_a_busy_core_are_unreliable(
+    cores: int, loads: tuple[float, ...], unreliable: bool
+) -> None:
+    made = [
+        replace(block, telemetry=Telemetry(load=load))
+        for block, load in zip(blocks(1.0, 1.0, 1.0), loads, strict=True)
+    ]
+    warnings = block_warnings(made, cores, Duty.SUSTAINED)
+    measured = replace(measurement(*made), warnings=tuple(warnings))
+    assert measured.reliable is not unreliable
+    assert {warning.code for warning in warnings} <= {"other-load"}

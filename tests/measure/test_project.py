@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from kernelmark import ops
 from kernelmark.core.dtype import dtype
 from kernelmark.core.problem import Problem
-from kernelmark.measure.project import ProjectionCheck, check_projection
+from kernelmark.measure.check import ProjectionCheck, check_projection
 from kernelmark.numerics.floats import decode, encode
 from kernelmark.numerics.project import project
-from kernelmark.ops._inputs import PRODUCTS
+from kernelmark.ops._checks import PRODUCTS
 from kernelmark.testing.ops import inputs_of
 
 

@@ -353,12 +353,12 @@ class ScriptedAudit:
     fails = check_audit_time(2.0, 1.0, is_slow=True)
 
     def __init__(self, **given: object) -> None:
-        self.repeatable = self.script.pop(0)
+        self.repeatable, self.slow_s, self.data_scatter = self.script.pop(0), None, 0.2
 
-    def run(self, timed_s: float, retime: object) -> PendingCheck:
+    def run(self, retime: object) -> PendingCheck:
         return lambda: combine([])
 
-    def refuse(self, timed_s: float) -> Check:
+    def refuse(self) -> Check:
         return self.fails
 
 
@@ -367,10 +367,11 @@ class ScriptedAudit:
     [
         ([True], 1, ()),
         ([False, True], 2, ()),  # the device became slower, once
-        ([False, False], 2, (Fault.LESS_WORK,)),
+        ([False, False, True], 3, ()),
+        ([False, False, False], 3, (Fault.LESS_WORK,)),
     ],
 )
-def test_times_that_two_audits_cannot_repeat_are_refused(
+def test_times_that_no_audit_can_repeat_are_refused(
     bench: Any,
     monkeypatch: pytest.MonkeyPatch,
     script: list[bool],
@@ -382,6 +383,7 @@ def test_times_that_two_audits_cannot_repeat_are_refused(
     outcome = bench(allocations=1, max_allocations=1)
     assert len(outcome.measurement.blocks) == blocks
     assert outcome.check.faults == faults
+    assert "data-dependent" in [warning.code for warning in outcome.measurement.warnings]
     assert ScriptedAudit.script == []
 
 
@@ -390,9 +392,9 @@ def test_an_audited_block_that_was_slow_is_followed_by_another(
     bench: Any, monkeypatch: pytest.MonkeyPatch, slow_again: bool
 ) -> None:
     monkeypatch.setattr("kernelmark.measure.protocol.Audit", ScriptedAudit)
-    monkeypatch.setattr(ScriptedAudit, "script", [True, True], raising=False)
+    monkeypatch.setattr(ScriptedAudit, "script", [True] * (3 if slow_again else 2), raising=False)
     monkeypatch.setattr("kernelmark.measure.protocol.secrets.randbelow", lambda below: 0)
-    seconds = iter([4e-4, 1e-4, 1e-4, 4e-4 if slow_again else 1e-4])
+    seconds = iter([4e-4, *4 * [1e-4], *([4e-4, 4e-4] if slow_again else [1e-4])])
     timed = _BlockLoop._measure_block
 
     def measure_block(self: _BlockLoop, number: int, block: BoundBlock) -> None:
@@ -402,8 +404,8 @@ def test_an_audited_block_that_was_slow_is_followed_by_another(
         self._blocks[-1] = dataclasses.replace(last, samples_s=samples)
 
     monkeypatch.setattr(_BlockLoop, "_measure_block", measure_block)
-    outcome = bench(allocations=3, max_allocations=3)
-    assert len(outcome.measurement.blocks) == 4
+    outcome = bench(allocations=5, max_allocations=5)
+    assert len(outcome.measurement.blocks) == (7 if slow_again else 6)
     codes = [warning.code for warning in outcome.measurement.warnings]
     assert ("audited-slower" in codes) == slow_again
     assert ScriptedAudit.script == []
@@ -411,9 +413,9 @@ def test_an_audited_block_that_was_slow_is_followed_by_another(
 
 def test_a_median_far_below_an_audited_block_is_unreliable() -> None:
     blocks = [Block(process=0, allocation=i, samples_s=(s,)) for i, s in enumerate((3.0, 1.0, 1.0))]
-    (warning,) = audit_warnings(blocks, [0], factor=1.5)
+    (warning,) = audit_warnings(blocks, [3.0], factor=1.5)
     assert warning.code == "audited-slower"
     assert warning.fields == {"audited_s": 3.0, "median_s": 1.0}
     assert warning.code in UNRELIABLE
-    assert audit_warnings(blocks, [1], factor=1.5) == []
+    assert audit_warnings(blocks, [3.0, 1.0], factor=1.5) == []
     assert audit_warnings(blocks, [], factor=1.5) == []

@@ -5,21 +5,18 @@ compared with each other: which of two is faster, or whether the best of both, t
 agree with something that is not ours. The numbers themselves are checked on the scripted core.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import os
 import re
 import time
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from kernelmark.core.result import Status
 from kernelmark.micro import registry
-from kernelmark.micro._cpu_rig import Passes
+from kernelmark.micro._rigs import Passes
 from kernelmark.micro.benchmarks import incore
 from kernelmark.micro.rig import CHUNK_BYTES
 from kernelmark.micro.session import execute, open_rig
@@ -47,9 +44,7 @@ def measured(rig, name, **parameters):
     return result
 
 
-def check_best(
-    ours: Callable[[], float], theirs: Callable[[], float], low: float, high: float
-) -> None:
+def check_best(ours, theirs, low, high):
     """Check the ratio of the best of two rates, taken in turns until it is between the bounds:
     other work slows either down, and nothing speeds one up."""
     best = [0.0, 0.0]
@@ -104,14 +99,13 @@ def test_steps_that_no_kernel_does_are_measured_as_the_next(rig):
 
 def test_no_clock_is_told_that_was_not_read(rig):
     """One that was measured before is the same at every point."""
-    from kernelmark.report.micro import points_table
-    from kernelmark.report.micro_figure import figure
+    from kernelmark.report.micro import micro_figure, points_table
 
     for name, given in (("roofline", {"steps": 1, "seconds": 0.01}), ("cache", {"sizes": 16384})):
         result = measured(rig, name, **given)
         assert all(row["clock_mhz"] is None for row in result.rows)
         assert "clock_mhz" not in [column.name for column in points_table(result).columns]
-        assert "core clock" not in str(figure(result))
+        assert "core clock" not in str(micro_figure(result))
 
 
 def test_independent_chains_are_faster_than_dependent_ones(rig):

@@ -1,8 +1,6 @@
 """Every GPU benchmark on a GPU made of fibers: real kernels, real binding, real checks. Times mean
 nothing there; that the kernels compute what they should, and stay inside their memory, does."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from types import SimpleNamespace
@@ -15,7 +13,7 @@ from kernelmark.core.result import Status
 from kernelmark.gpu.driver import Driver
 from kernelmark.micro import _kernels, registry
 from kernelmark.micro.base import GPUS
-from kernelmark.micro.benchmarks import roofline
+from kernelmark.micro.benchmarks import matrix
 from kernelmark.micro.rig import Timed
 from kernelmark.micro.session import execute, open_rig
 from kernelmark.testing.micro import RATES, TIMES, check_spreads
@@ -41,7 +39,7 @@ SMALL = {
     "peer": {"nbytes": MIB, "repeats": 2},
     "roofline": {"steps": (0, 16), "dtypes": ("f64",), "seconds": 1e-5, "most": 64 * MIB},
     "shared": {"rounds": 3, "samples": 2, "hops": 320, "strides": (1, 32)},
-    "small_kernels": {"sizes": (16 * KIB, 32 * KIB), "launches": 10, "samples": 2},
+    "small_kernels": {"sizes": (8 * KIB, 16 * KIB), "launches": 4, "samples": 2},
     "stream": {"nbytes": MIB, "samples": 2, "threads": (64,)},
     "strides": {"rounds": 2, "samples": 2, "strides": (0, 1, 17)},
     "tlb": {"span": 16 * MIB, "strides": (64 * KIB,), "hops": 64, "samples": 2},
@@ -56,7 +54,7 @@ def rig(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path))
     _kernels.library.cache_clear()
     # Launches of the roofline read 1 MiB, not the 64 that a GPU needs to get going.
-    monkeypatch.setitem(roofline._MOST_FLOPS, True, 1.0)
+    monkeypatch.setitem(matrix._MOST_FLOPS, True, 1.0)
     with emulator.emulated(devices=2, block=64):
         made = open_rig("cuda:0")
         yield made
@@ -150,18 +148,28 @@ def test_copies_between_devices_are_bounded_by_their_link(rig, name):
     assert all(found[word] == 2 * link for word in twice)
 
 
-@pytest.mark.parametrize("name", sorted(NO_SECONDS))
-def test_cycles_that_are_too_few_are_never_ok(rig, few_launches, monkeypatch, name):
+@pytest.fixture
+def replaced(monkeypatch):
+    """Replaces text in a kernel file or in all that have it, and in what is put before them."""
     plain = emulator.emulation_source
+
+    def replace(right, wrong, file=None):
+        def broken(asked):
+            text = plain(asked)
+            assert asked != file or right in text
+            return text.replace(right, wrong) if file in (None, asked) else text
+
+        monkeypatch.setattr(emulator, "emulation_source", broken)
+
+    return replace
+
+
+@pytest.mark.parametrize("name", sorted(NO_SECONDS))
+def test_cycles_that_are_too_few_are_never_ok(rig, few_launches, replaced, name):
     right = "return (u64)t.tv_sec * 1000000000u + (u64)t.tv_nsec;"
-
-    def broken(asked):
-        text = plain(asked)
-        assert right in text
-        # It goes on when it was read a thousand times, however long that takes.
-        return text.replace(right, "static u64 reads; return ++reads / 1000u;")
-
-    monkeypatch.setattr(emulator, "emulation_source", broken)
+    # It goes on when it was read a thousand times, however long that takes.
+    replaced(right, "static u64 reads; return ++reads / 1000u;")
+    assert right not in emulator.emulation_source("micro_chase.cu")
     refused(run(name, rig))
 
 
@@ -213,47 +221,35 @@ AFFECTED = {
 
 
 @pytest.mark.parametrize(("name", "file", "right", "wrong"), BROKEN)
-def test_a_kernel_that_computes_something_else_is_wrong(rig, monkeypatch, name, file, right, wrong):
-    plain = emulator.emulation_source
-
-    def broken(asked):
-        text = plain(asked)
-        if asked == file:
-            assert right in text
-            text = text.replace(right, wrong)
-        return text
-
-    monkeypatch.setattr(emulator, "emulation_source", broken)
+def test_a_kernel_that_computes_something_else_is_wrong(rig, replaced, name, file, right, wrong):
+    replaced(right, wrong, file)
     result = run(name, rig, **AFFECTED.get(right, {}))
     assert result.status is Status.WRONG, result.error
     assert not any(word in result.error for word in ("limit", "below the least", "no measurement"))
 
 
-def test_blocks_that_wait_in_vain_give_up(rig, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "right", "wrong", "limit", "told"),
+    [
+        (
+            *("small_kernels", "atomicAdd(arrived, 1u);", ""),
+            *("small_kernels._GIVE_UP_CYCLES", "waited in vain"),
+        ),
+        (
+            *("atomics", "blockIdx.x == second ? 1 : 2", "2"),
+            *("atomics._ROUNDS_GIVE_UP", "did not pass the word"),
+        ),
+    ],
+)
+def test_blocks_that_wait_in_vain_give_up(
+    rig, monkeypatch, replaced, name, right, wrong, limit, told
+):
     """A barrier that nobody reaches must end by itself: a GPU has no Ctrl-C."""
-    plain = emulator.emulation_source
-
-    def broken(asked):
-        return plain(asked).replace("atomicAdd(arrived, 1u);", "")
-
-    monkeypatch.setattr(emulator, "emulation_source", broken)
-    monkeypatch.setattr("kernelmark.micro.benchmarks.small_kernels._GIVE_UP_CYCLES", 100_000)
-    result = run("small_kernels", rig)
+    replaced(right, wrong)
+    monkeypatch.setattr(f"kernelmark.micro.benchmarks.{limit}", 100_000)
+    result = run(name, rig)
     assert result.status is Status.WRONG
-    assert "waited in vain" in result.error
-
-
-def test_units_that_lose_the_word_give_up(rig, monkeypatch):
-    plain = emulator.emulation_source
-
-    def broken(asked):
-        return plain(asked).replace("blockIdx.x == second ? 1 : 2", "2")
-
-    monkeypatch.setattr(emulator, "emulation_source", broken)
-    monkeypatch.setattr("kernelmark.micro.benchmarks.atomics._ROUNDS_GIVE_UP", 100_000)
-    result = run("atomics", rig)
-    assert result.status is Status.WRONG
-    assert "did not pass the word" in result.error
+    assert told in result.error
 
 
 def test_more_memory_than_there_is_is_no_crash(tmp_path, monkeypatch):

@@ -1,7 +1,5 @@
 """Which vendor's sheet a device gets, and what its links can carry."""
 
-from __future__ import annotations
-
 import pytest
 
 from kernelmark.core.environment import DeviceInfo

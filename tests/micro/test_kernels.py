@@ -1,7 +1,5 @@
 """The kernels as NVIDIA's compiler makes them: no spills, and what is counted is what runs."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,7 +8,7 @@ import pytest
 
 from kernelmark.gpu import objects, rtc
 from kernelmark.kernels import rtc as kernels
-from kernelmark.micro._gpu_rig import build
+from kernelmark.micro._rigs import build
 
 pytestmark = pytest.mark.slow
 

@@ -1,7 +1,5 @@
 """The edges that `latency` finds in a curve, on a core whose curve is written down."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from types import SimpleNamespace
@@ -11,9 +9,10 @@ import pytest
 
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.units import bytes_text
-from kernelmark.micro import _chase, registry
+from kernelmark.micro import registry
 from kernelmark.micro.base import MicroRun
 from kernelmark.micro.benchmarks import latency
+from kernelmark.micro.benchmarks.latency import Hop, Level
 
 KIB, MIB = 2**10, 2**20
 SIZES = tuple(int(16 * KIB * 2 ** (n / 2)) // 128 * 128 for n in range(16))
@@ -40,7 +39,7 @@ def measured(monkeypatch, first, second, refine=6, wrong=None):
         return SimpleNamespace(cycles=cycles, wrong=error)
 
     def hop(self, size):
-        return _chase.Hop(cycles=self.chaser.cycles(size), seconds=1e-9)
+        return Hop(cycles=self.chaser.cycles(size), seconds=1e-9)
 
     monkeypatch.setattr(latency, "Chaser", chaser)
     monkeypatch.setattr(latency.Curve, "hop", hop)
@@ -106,7 +105,7 @@ def test_a_wrong_chain_in_the_other_memory_counts(monkeypatch):
 
 @pytest.mark.parametrize(("second", "expected"), [((8192, 9000), 1.0), ((4096, 9000), 0.5)])
 def test_an_edge_of_a_gpu_that_does_not_repeat_is_less_sure(monkeypatch, second, expected):
-    near, far = (_chase.Level(first=n, last=2 * n, cycles=n) for n in (4096, 16384))
+    near, far = (Level(first=n, last=2 * n, cycles=n) for n in (4096, 16384))
     searches = itertools.cycle([(8192, 9000), second])
     monkeypatch.setattr(latency.Curve, "search", lambda self, near, far: next(searches))
     monkeypatch.setattr(latency.Curve, "differ", lambda self, low, high: 1.0)
@@ -119,7 +118,7 @@ def test_a_cache_too_large_for_the_sizes_has_a_note():
     """Three times 256 MiB is more than any size there is."""
     info = dataclasses.replace(INFO, cache_bytes=256 * MIB)
     run = MicroRun(SimpleNamespace(block=1, info=info), COLUMNS)
-    hop = _chase.Hop(cycles=4.0, seconds=1e-9)
+    hop = Hop(cycles=4.0, seconds=1e-9)
     latency.report(run, {4096: hop, 512 * MIB: hop}, [], [], hop)
     assert "dram_ns" not in {m.name for m in run.metrics}
     assert any("no dram_ns: that takes 768.0 MiB" in note for note in run.notes)

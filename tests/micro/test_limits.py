@@ -1,7 +1,5 @@
 """No number that a device cannot reach is ever `ok`: not when it is made, not when it is stored."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

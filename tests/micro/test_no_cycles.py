@@ -1,12 +1,10 @@
 """A GPU whose kernels cannot count core cycles: what is told in them is refused or left out."""
 
-from __future__ import annotations
-
 import pytest
 
 from kernelmark.core.result import Status
 from kernelmark.micro import registry
-from kernelmark.micro._gpu_rig import GpuRig, no_cycles
+from kernelmark.micro._rigs import GpuRig, no_cycles
 from kernelmark.micro.rig import Samples
 from kernelmark.micro.session import execute, open_rig
 from kernelmark_dev import emulator
@@ -18,6 +16,7 @@ BY_CYCLES = {*("atomics", "instructions", "latency", "loaded_latency", "shared",
 BOTH = {
     "cache": {"sizes": (4 * KIB, 64 * KIB), "seconds": 1e-5, "samples": 1},
     "incore": {"ops": ("fma_f32",), "warps": 1, "ilps": (1, 8), "samples": 1, "seconds": 1e-5},
+    "matrix": {"dtypes": ("bf16",), "seconds": 1e-5, "rest": 0, "sustained": 0, "samples": 1},
     "l2_cache": {"sizes": (64 * KIB, 256 * KIB), "seconds": 1e-5, "samples": 1},
 }
 

@@ -1,7 +1,5 @@
 """The parts that microbenchmarks are made of, on their own."""
 
-from __future__ import annotations
-
 import ctypes
 import dataclasses
 import itertools
@@ -17,9 +15,9 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CompileError, UsageError
 from kernelmark.core.metric import Metric, impossible
 from kernelmark.core.result import Status
-from kernelmark.micro import _chase, _kernels, _windows, hardware, registry, session
+from kernelmark.micro import _kernels, hardware, registry, session
 from kernelmark.micro.base import MicroRun, Parameter
-from kernelmark.micro.benchmarks import incore, small_kernels
+from kernelmark.micro.benchmarks import cache, incore, latency, small_kernels
 from kernelmark.micro.rig import CHUNK_BYTES, Samples
 from kernelmark.stores.roofs import roofs_of
 from kernelmark.testing.micro import micro_result
@@ -63,21 +61,26 @@ class TestSignatures:
 
 
 class TestLevels:
-    def test_plateaus_are_found(self):
-        sizes = [2**n for n in range(12, 28)]
-        cycles = [30.0] * 5 + [120.0] + [280.0] * 5 + [400.0] + [700.0] * 4
-        found = _chase.levels(sizes, cycles)
-        assert [level.cycles for level in found] == [30.0, 280.0, 700.0]
-        assert [level.last for level in found] == [2**16, 2**22, 2**27]
-
-    def test_a_hump_does_not_end_a_level(self):
-        sizes = [1, 2, 3, 4, 5, 6]
-        found = _chase.levels(sizes, [10.0, 10.0, 14.0, 10.2, 10.1, 10.0])
-        assert [(level.first, level.last) for level in found] == [(1, 6)]
+    @pytest.mark.parametrize(
+        ("cycles", "found"),
+        [
+            (
+                [30.0] * 5 + [120.0] + [280.0] * 5 + [400.0] + [700.0] * 4,
+                [(1, 5, 30.0), (7, 11, 280.0), (13, 16, 700.0)],
+            ),
+            ([10.0, 10.0, 14.0, 10.2, 10.1, 10.0], [(1, 6, 10.0)]),  # a hump ends no level
+        ],
+    )
+    def test_plateaus_are_found(self, cycles, found):
+        levels = latency.find_levels(list(range(1, len(cycles) + 1)), cycles)
+        assert [(level.first, level.last) for level in levels] == [one[:2] for one in found]
+        assert [level.cycles for level in levels] == pytest.approx(
+            [one[2] for one in found], rel=0.05
+        )
 
     @given(st.lists(st.floats(1.0, 1e4), min_size=1, max_size=40))
     def test_levels_rise_and_do_not_overlap(self, cycles):
-        found = _chase.levels(list(range(1, len(cycles) + 1)), cycles)
+        found = latency.find_levels(list(range(1, len(cycles) + 1)), cycles)
         for near, far in itertools.pairwise(found):
             assert near.first <= near.last < far.first <= far.last
             assert near.cycles < far.cycles
@@ -86,9 +89,9 @@ class TestLevels:
         random = np.random.default_rng(1)
         same = random.normal(30, 1, 500), random.normal(30, 1, 500)
         other = random.normal(60, 1, 500)
-        assert _chase.confidence(same[0], other) > 0.999
-        assert _chase.confidence(*same) < 0.99
-        assert _chase.confidence(same[0][:1], other) == 0.0
+        assert latency.edge_confidence(same[0], other) > 0.999
+        assert latency.edge_confidence(*same) < 0.99
+        assert latency.edge_confidence(same[0][:1], other) == 0.0
 
     @pytest.mark.parametrize("shift", [0.0, 0.05, 0.1, 0.2, 0.5])
     def test_confidence_is_that_of_the_test_it_names(self, shift):
@@ -97,7 +100,7 @@ class TestLevels:
         random = np.random.default_rng(2)
         one, other = random.normal(0, 1, 400), random.normal(shift, 1, 600)
         wanted = 1 - ks_2samp(one, other, method="asymp").pvalue
-        assert _chase.confidence(one, other) == pytest.approx(wanted, abs=0.03)
+        assert latency.edge_confidence(one, other) == pytest.approx(wanted, abs=0.03)
 
 
 class TestWindows:
@@ -105,7 +108,7 @@ class TestWindows:
 
     def test_scattered_chunks_are_all_alike(self):
         numbers = np.arange(32, dtype=np.uint64)[:, None]
-        found = _windows.scattered_chunks(numbers, 80, 2000)
+        found = cache.scattered_chunks(numbers, 80, 2000)
         counts = np.bincount(found.ravel().astype(int), minlength=80)
         assert counts.size == 80
         assert 0.8 * counts.mean() < counts.min() <= counts.max() < 1.2 * counts.mean()
@@ -114,8 +117,8 @@ class TestWindows:
 
     def test_a_core_reads_its_window_in_turn(self):
         alone = SimpleNamespace(grid=4, warps=1)
-        assert _windows.private_window(alone, 8 * CHUNK_BYTES).step == 1
-        assert _windows.private_window(self.RIG, 8 * CHUNK_BYTES).step is None
+        assert cache.private_window(alone, 8 * CHUNK_BYTES).step == 1
+        assert cache.private_window(self.RIG, 8 * CHUNK_BYTES).step is None
 
 
 class TestHardware:
@@ -209,22 +212,18 @@ class TestHostCompiler:
         assert made.note.startswith(f"$CXX is {asked!r}, which does not work here: /")
         assert made.note.endswith("+ was used instead")
 
-    def test_a_compiler_that_works_needs_no_word(self, compiler, monkeypatch):
-        for asked in ("", next(n for n in ("c++", "g++", "clang++") if shutil.which(n))):
-            monkeypatch.setenv("CXX", asked)
-            _kernels.library.cache_clear()
-            assert _kernels.library("micro_launch.cu").note == ""
-        _kernels.library.cache_clear()
-
-    def test_a_second_time_comes_from_the_cache(self, compiler, tmp_path, monkeypatch):
+    def test_a_compiler_that_works_needs_no_word(self, compiler, tmp_path, monkeypatch):
         monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path))
+        working = next(n for n in ("c++", "g++", "clang++") if shutil.which(n))
+        made = []
+        for name in ("", working, working):
+            monkeypatch.setenv("CXX", name)
+            _kernels.library.cache_clear()
+            made.append(_kernels.library("micro_launch.cu"))
         _kernels.library.cache_clear()
-        first = _kernels.library("micro_launch.cu")
-        _kernels.library.cache_clear()
-        again = _kernels.library("micro_launch.cu")
-        _kernels.library.cache_clear()
-        assert first.seconds > 0
-        assert again.seconds == 0
+        assert {one.note for one in made} == {""}
+        assert made[0].seconds > 0
+        assert made[-1].seconds == 0  # from the cache
 
     def test_arguments_are_unpacked_by_declared_type(self):
         found = _kernels.entries('extern "C" void f(quad* a, u64 n, double q) { }\nint g() { }')

@@ -1,13 +1,10 @@
 """A shared library that another user planted is never loaded."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import stat
 import subprocess
 import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -31,7 +28,7 @@ def planted(compiler, tmp_path, monkeypatch):
     compiler_name = next(n for n in ("c++", "g++", "clang++") if shutil.which(n))
     subprocess.run([compiler_name, "-shared", "-fPIC", program, "-o", library], check=True)
 
-    def plant(folder: Path) -> None:
+    def plant(folder):
         folder.mkdir(parents=True)
         shutil.copy(library, folder / real.name)
         shutil.copy(real.with_suffix(".txt"), folder / real.with_suffix(".txt").name)

@@ -1,7 +1,5 @@
 """The roofs of a CPU, from the microbenchmarks that they come from."""
 
-from __future__ import annotations
-
 import shutil
 
 import numpy as np
@@ -14,8 +12,8 @@ from kernelmark.core.result import Status
 from kernelmark.devices import registry as devices
 from kernelmark.devices.cpu import CpuDevice
 from kernelmark.micro import registry, session
-from kernelmark.micro._cpu_rig import CpuRig, confirmed
-from kernelmark.micro.benchmarks import stream, vector
+from kernelmark.micro._rigs import CpuRig, confirmed
+from kernelmark.micro.benchmarks import matrix, stream
 from kernelmark.micro.session import execute
 from kernelmark.stores.roofs import newest
 from kernelmark.testing.micro import micro_result
@@ -112,13 +110,13 @@ def test_more_threads_than_cores_are_refused():
 class TestPasses:
     def call(self, rig, steps, grid=1):
         out = rig.memory(64)
-        return rig.call(vector.FILE, "vector_f32", steps, out, grid=grid), out
+        return rig.call(matrix.VECTOR_FILE, "vector_f32", steps, out, grid=grid), out
 
     def test_a_chain_computes_what_it_counts(self, rig):
         made, out = self.call(rig, 100)
         done = rig.passes([made], 3)
         count = rig.memory(64)
-        rig.run(rig.call(vector.FILE, "vector_chains", count))
+        rig.run(rig.call(matrix.VECTOR_FILE, "vector_chains", count))
         chains = int(rig.read(count, np.uint32, 1)[0])
         assert float(rig.read(out, np.float64, 1)[0]) == 100 * chains * rig.vector_bytes / 4
         assert len(done.whole_s) == 3
@@ -169,8 +167,9 @@ def test_without_a_compiler_numpy_stands_in_and_says_so(no_compiler, rig):
 @pytest.mark.parametrize("value", [2e12, 0.0, -1.0])
 def test_an_impossible_peak_is_refused(rig, monkeypatch, value):
     """A planted unit error: FLOP/ms."""
-    monkeypatch.setattr(vector, "time_chains", lambda *given: (value, True, None, True))
-    monkeypatch.setattr(vector, "_time_numpy", lambda *given: (value, True, None))
+    rate = matrix.FlopRate(per_s=value, right=True, spread=None)
+    for name in ("time_chains", "_time_numpy"):
+        monkeypatch.setattr(matrix, name, lambda *given: rate)
     result = brief(rig, "vector", dtypes="f32")
     assert result.status is (Status.WRONG if value else Status.OK)
     assert found_roofs([result]) == {}

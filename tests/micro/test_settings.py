@@ -1,7 +1,5 @@
 """What a user may choose: words that are known, numbers that something can be measured with."""
 
-from __future__ import annotations
-
 import pytest
 
 from kernelmark.core.errors import Unsupported, UsageError
@@ -20,6 +18,11 @@ def cpu(compiler):
     made = open_rig("cpu", 1)
     yield made
     made.close()
+
+
+@pytest.fixture
+def rig(request):
+    return request.getfixturevalue(request.param)
 
 
 @pytest.fixture
@@ -102,43 +105,37 @@ def test_sizes_are_rounded_once_each():
 HUGE = 99_999_999_999_999
 
 
-@pytest.mark.parametrize(
-    ("name", "chosen"),
-    [
-        ("latency", {"sizes": HUGE}),
-        ("memcpy", {"sizes": HUGE}),
-        ("cache", {"sizes": HUGE}),
-        ("cache", {"sizes": 65536, "most": 4096}),
-        ("stream", {"grids": "passing", "nbytes": MIB}),
-        ("instructions", {"ops": "shuffle_i32"}),
-        ("incore", {"ops": "shuffle_i32"}),
-    ],
-)
-def test_what_a_cpu_cannot_do_is_one_sentence(cpu, name, chosen):
-    told(execute(registry.get(name), cpu, "brief", chosen))
+ON_CPU = [
+    ("latency", {"sizes": HUGE}),
+    ("memcpy", {"sizes": HUGE}),
+    ("cache", {"sizes": HUGE}),
+    ("cache", {"sizes": 65536, "most": 4096}),
+    ("stream", {"grids": "passing", "nbytes": MIB}),
+    ("instructions", {"ops": "shuffle_i32"}),
+    ("incore", {"ops": "shuffle_i32"}),
+]
+ON_GPU = [
+    ("l2_cache", {"sizes": HUGE}),
+    ("latency", {"sizes": HUGE}),
+    ("latency", {"sizes": 4096, "most": HUGE}),
+    ("loaded_latency", {"hops": 2**20, "nbytes": MIB}),
+    ("matrix", {"dtypes": "f4e2m1"}),
+    ("memcpy", {"sizes": HUGE}),
+    ("peer", {"nbytes": HUGE}),
+    ("small_kernels", {"sizes": HUGE // 16 * 16}),
+    ("stream", {"kernels": "read", "grids": "passing", "nbytes": MIB}),
+    ("tlb", {"span": 4096}),
+    ("um_stream", {"sizes": HUGE}),
+]
 
 
 @pytest.mark.parametrize(
-    ("name", "chosen"),
-    [
-        ("l2_cache", {"sizes": HUGE}),
-        ("latency", {"sizes": HUGE}),
-        ("latency", {"sizes": 4096, "most": HUGE}),
-        ("loaded_latency", {"hops": 2**20, "nbytes": MIB}),
-        ("matrix", {"dtypes": "f4e2m1"}),
-        ("memcpy", {"sizes": HUGE}),
-        ("peer", {"nbytes": HUGE}),
-        ("small_kernels", {"sizes": HUGE // 16 * 16}),
-        ("stream", {"kernels": "read", "grids": "passing", "nbytes": MIB}),
-        ("tlb", {"span": 4096}),
-        ("um_stream", {"sizes": HUGE}),
-    ],
+    ("rig", "name", "chosen"),
+    [*(("cpu", *case) for case in ON_CPU), *(("gpu", *case) for case in ON_GPU)],
+    indirect=["rig"],
 )
-def test_what_a_gpu_cannot_do_is_one_sentence(gpu, name, chosen):
-    told(execute(registry.get(name), gpu, "brief", chosen))
-
-
-def told(result):
+def test_what_a_device_cannot_do_is_one_sentence(rig, name, chosen):
+    result = execute(registry.get(name), rig, "brief", chosen)
     assert result.status is Status.UNSUPPORTED, result.error
     assert result.error
     assert "Error" not in result.error

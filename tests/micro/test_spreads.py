@@ -1,7 +1,5 @@
 """The spread of repeated launches, so that figures which other work disturbed are marked."""
 
-from __future__ import annotations
-
 import statistics
 
 import pytest
@@ -9,7 +7,7 @@ import pytest
 from kernelmark.core.metric import WIDE, Metric, with_spreads
 from kernelmark.core.result import Status
 from kernelmark.micro import registry
-from kernelmark.micro._cpu_rig import Passes
+from kernelmark.micro._rigs import Passes
 from kernelmark.micro.base import SPREAD
 from kernelmark.micro.rig import spread_of, widest
 from kernelmark.micro.session import execute, open_rig

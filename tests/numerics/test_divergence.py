@@ -1,9 +1,7 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
-from kernelmark.numerics.divergence import ULP_BOUNDS, default_tolerance, measure_divergence
+from kernelmark.iree.ab import ULP_BOUNDS, default_tolerance, measure_divergence
 
 
 def test_equal_arrays_do_not_diverge():

@@ -1,7 +1,5 @@
 """Encode and decode agree with ml_dtypes bit for bit."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """The input generator: reproducible, uniform, the same for every reader."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -93,7 +91,7 @@ def test_take_keeps_the_shape_and_knows_only_inputs():
 
 
 @pytest.mark.parametrize("count", [1, 1000, POOL])
-def test_runs_are_what_take_gives(count: int) -> None:
+def test_runs_are_what_take_gives(count):
     spec = TensorSpec(name="b", shape=(7, POOL), dtype="bf16")
     inputs = Inputs((spec,), 3, 5)
     starts = np.array([0, POOL - 3, 2 * POOL + 11, 6 * POOL], np.int64)

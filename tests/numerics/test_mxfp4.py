@@ -1,7 +1,5 @@
 """MXFP4 bit for bit: against its definition written out number by number, and ml_dtypes' f4."""
 
-from __future__ import annotations
-
 import math
 
 import ml_dtypes
@@ -16,11 +14,11 @@ GRID = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 bf16 = st.integers(0, 2**16 - 1).filter(lambda bits: (bits >> 7) & 0xFF not in (0, 0xFE, 0xFF))
 
 
-def value_of(bits: int) -> float:
+def value_of(bits):
     return float(np.array([bits << 16], np.uint32).view(np.float32)[0])
 
 
-def slow_scale(largest: float) -> int:
+def slow_scale(largest):
     """The group's code by logarithms, as the format's users write it."""
     if largest == 0:
         return 0
@@ -29,7 +27,7 @@ def slow_scale(largest: float) -> int:
     return min(max(floor - 2, -127), 127) + 127
 
 
-def slow_code(value: float, scale: int) -> int:
+def slow_code(value, scale):
     """The nearest number of the grid by trying all; the even code wins a tie."""
     size = abs(value) / 2.0 ** (scale - 127)
     best = min(range(8), key=lambda code: (abs(GRID[code] - min(size, 6.0)), code % 2))

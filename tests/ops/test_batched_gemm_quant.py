@@ -1,7 +1,5 @@
 """batched_gemm_quant keeps the contract; its quantising is checked against plain loops."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

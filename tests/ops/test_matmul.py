@@ -1,7 +1,5 @@
 """gemm and batched_gemm: defaults, costs, and what exactly is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -48,12 +46,16 @@ def test_costs_by_hand():
     many = batched.problem(batch=3, **SMALL, dtype="i8", bias=True)
     assert batched.flops(many) == 3 * 2 * 4 * 5 * 6
     assert batched.bytes(many) == 3 * (4 * 6 + 6 * 5) + 4 * (5 + 3 * 4 * 5)
-
-
-def test_no_float_creeps_into_the_costs():
-    huge = gemm.problem(m=2**19, n=2**20, k=2**19, dtype="bf16")
+    huge = gemm.problem(m=2**19, n=2**20, k=2**19, dtype="bf16")  # no float creeps in
     assert gemm.flops(huge) == 2**59
     assert isinstance(gemm.bytes(huge), int)
+
+
+def test_integers_use_all_of_i8_and_one_below_each_limit_is_fine():
+    a = gemm.tensors(gemm.problem(**SMALL, dtype="i8"))[0]
+    assert (a.low, a.high) == (-128, 127)
+    gemm.problem(m=2**31 - 1, n=1, k=1, dtype="i8")
+    gemm.problem(m=2**20, n=2**20 - 1, k=1, dtype="i8")
 
 
 @pytest.mark.parametrize(
@@ -73,11 +75,6 @@ def test_shapes_are_as_stored(options, shapes):
     assert {s.name: s.shape for s in stacked} == {
         name: shape if name == "bias" else (7, *shape) for name, shape in shapes.items()
     }
-
-
-def test_integers_use_all_of_i8():
-    a = gemm.tensors(gemm.problem(**SMALL, dtype="i8"))[0]
-    assert (a.low, a.high) == (-128, 127)
 
 
 @pytest.mark.parametrize(
@@ -112,11 +109,6 @@ def test_refusals_say_what_is_wrong_and_what_to_do(given, fields, hint):
         gemm.problem(**given)
     assert "\n" not in caught.value.message
     assert hint is None or hint in caught.value.hint
-
-
-def test_one_below_each_limit_is_fine():
-    gemm.problem(m=2**31 - 1, n=1, k=1, dtype="i8")
-    gemm.problem(m=2**20, n=2**20 - 1, k=1, dtype="i8")
 
 
 def test_an_8_bit_output_saturates():

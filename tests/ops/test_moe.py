@@ -1,7 +1,5 @@
 """moe: routing, what is read of the experts, and the tolerance against simulated kernels."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -10,7 +8,7 @@ import pytest
 from kernelmark import ops
 from kernelmark.numerics.floats import decode, encode
 from kernelmark.numerics.generate import Inputs, offset
-from kernelmark.ops._inputs import weight_bound
+from kernelmark.ops._checks import weight_bound
 from kernelmark.ops.moe import routing
 
 moe = ops.registry.get("moe")

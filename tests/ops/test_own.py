@@ -1,7 +1,5 @@
 """Ops made of plain functions: parameters, tensors, references, tolerances, and what is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -20,11 +18,11 @@ def softmax(x, scale):
 
 
 @pytest.fixture
-def op() -> OwnOp:
+def op():
     return OwnOp("softmax", Definition(inputs=softmax_inputs, reference=softmax))
 
 
-def defined(**given) -> OwnOp:
+def defined(**given):
     functions = {"inputs": softmax_inputs, "reference": softmax, **given}
     return OwnOp("softmax", Definition(**functions))
 
@@ -89,14 +87,9 @@ def test_integers_stay_integers():
 def test_values_that_are_given_are_those_that_are_used():
     values = np.arange(6, dtype=np.float32).reshape(2, 3)
     op = OwnOp("own", Definition(inputs=lambda: {"x": values}, reference=lambda x: 2 * x))
-    problem = op.problem()
-    found = Inputs(op.tensors(problem), 1, 4).whole("x").ravel()
-    first = int(found[0])
-    assert np.array_equal(found, np.roll(values.ravel(), -first))
-
-
-def test_given_integers_do_not_move():
-    spec = given_spec("i", np.arange(5, dtype=np.int32))
+    found = Inputs(op.tensors(op.problem()), 1, 4).whole("x").ravel()
+    assert np.array_equal(found, np.roll(values.ravel(), -int(found[0])))
+    spec = given_spec("i", np.arange(5, dtype=np.int32))  # integers do not move
     for number in range(4):
         assert np.array_equal(Inputs((spec,), 1, number).whole("i"), np.arange(5))
 
@@ -138,14 +131,10 @@ def test_inputs_have_to_name_their_parameters():
 
 
 @pytest.mark.parametrize(("dtype", "least", "most"), [("bf16", 0.01, 0.03), ("f32", 1e-6, 1e-4)])
-def test_the_tolerance_follows_from_the_output(op, dtype, least, most):
-    found = op.tolerance(op.problem(rows=3, dtype=dtype))
-    assert least < found.per_magnitude < most
-
-
-def test_a_tolerance_that_is_given_counts():
-    op = defined(rtol=0.5, atol=0.25)
-    found = op.tolerance(op.problem(rows=3))
+def test_the_tolerance_follows_from_the_output_or_is_given(op, dtype, least, most):
+    assert least < op.tolerance(op.problem(rows=3, dtype=dtype)).per_magnitude < most
+    own = defined(rtol=0.5, atol=0.25)
+    found = own.tolerance(own.problem(rows=3, dtype=dtype))
     assert (found.per_magnitude, found.per_value, found.absolute) == (0.0, 0.5, 0.25)
 
 

@@ -1,7 +1,5 @@
 """Where outputs are checked: corners, tile edges, everywhere; and at what cost."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

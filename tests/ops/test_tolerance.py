@@ -1,8 +1,6 @@
 """Tolerances against simulated kernels: correct ones pass with room that is neither nothing nor
 everything, and planted errors are caught at the positions that are checked."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -10,7 +8,6 @@ import pytest
 
 from kernelmark import ops
 from kernelmark.core.dtype import dtype
-from kernelmark.core.problem import Problem
 from kernelmark.numerics.floats import decode, encode
 from kernelmark.numerics.generate import Inputs
 from kernelmark.ops._checks import accumulation, trend
@@ -152,7 +149,7 @@ def test_bounds_never_exceed_the_certain_ones():
             assert 0 < accumulation(terms, kind, acc) <= certain
 
 
-def flash(problem: Problem, arrays, *, stretch=1.0, shift=0, rotate=0, scaled_q=False, skip=0):
+def flash(problem, arrays, *, stretch=1.0, shift=0, rotate=0, scaled_q=False, skip=0):
     """Flash attention in f32 with weights rounded to the input dtype; the rest are faults."""
     d, single = problem.dims, np.float32
     share = d["heads_q"] // d["heads_kv"]

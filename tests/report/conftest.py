@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -11,19 +12,9 @@ import pytest
 from kernelmark import ops
 from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.metric import Roof
-from kernelmark.core.result import (
-    Block,
-    Case,
-    Check,
-    KernelInfo,
-    Measurement,
-    Result,
-    ResultSet,
-    Run,
-    Status,
-    StopReason,
-)
+from kernelmark.core.result import KernelInfo, Result, ResultSet, Status, StopReason
 from kernelmark.core.timing import Timing
+from kernelmark_dev import results
 
 GEMM = "gemm m=512 n=512 k=512 dtype=f32"
 
@@ -40,19 +31,14 @@ def make(
     **changes: Any,
 ) -> Result:
     """A result whose three blocks have medians around `median_s`."""
-    parsed = ops.parse(problem)
-    op = ops.registry.get(parsed.op)
+    case = results.make_case(problem, backend, timing=timing or Timing(), config=config or {})
+    op = ops.registry.get(case.problem.op)
     measurement = None
     if median_s is not None:
-        blocks = tuple(
-            Block(process=0, allocation=i, samples_s=(median_s * f, median_s, median_s / f))
-            for i, f in enumerate((0.99, 1.0, 1.01))
-        )
-        measurement = Measurement(
-            blocks=blocks,
+        measurement = results.make_measurement(
+            *((median_s * f, median_s, median_s / f) for f in (0.99, 1.0, 1.01)),
             low_s=median_s * 0.98,
             high_s=median_s * 1.02,
-            method="loop",
             launches=2,
             sets=3,
             footprint_bytes=1000,
@@ -61,53 +47,38 @@ def make(
             timed_s=0.2,
             warnings=warnings,
         )
-    result = Result(
-        case=Case(problem=parsed, backend=backend, timing=timing or Timing(), config=config or {}),
-        device="cpu",
+    result = results.make_result(
+        case,
         status=status,
         arch="aarch64",
-        flops=op.flops(parsed),
-        bytes=op.bytes(parsed),
+        flops=op.flops(case.problem),
+        bytes=op.bytes(case.problem),
         measurement=measurement,
-        check=Check(positions=10, worst=0.1, max_abs=1e-6, unwritten=0, guards_intact=True),
+        check=results.make_check(),
         kernel=KernelInfo(name="sgemm", resources={"workspace_bytes": 64}),
         cost={"timed": 0.2, "total": 0.5},
     )
     return replace(result, **changes)
 
 
-def gather(*results: Result) -> ResultSet:
+def gather(*found: Result) -> ResultSet:
     info = DeviceInfo(
         name="cpu", kind="cpu", model="a CPU", arch="aarch64", units=2, cache_bytes=32 << 20
     )
-    run = Run(id="20260101-000000-aaaaaa", started=1.0, environment=Environment(devices=(info,)))
-    return ResultSet(run=run, results=results)
+    environment = Environment(devices=(info,))
+    return results.make_set(*found, id="20260101-000000-aaaaaa", environment=environment)
 
 
-def roof(kind: Any, name: str, value: float, **changes: Any) -> Roof:
-    made = Roof(
-        device="cpu",
-        arch="aarch64",
-        kind=kind,
-        name=name,
-        value=value,
-        how="a test",
-        measured=1.0,
-        threads=2,
-    )
-    return replace(made, **changes)
-
-
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_result() -> Callable[..., Result]:
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_set() -> Callable[..., ResultSet]:
     return gather
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_roof() -> Callable[..., Roof]:
-    return roof
+    return functools.partial(results.make_roof, threads=2)

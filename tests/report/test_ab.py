@@ -9,19 +9,9 @@ import json
 
 import pytest
 
-from kernelmark import ops
 from kernelmark.core.environment import Environment
 from kernelmark.core.reason import Reason
-from kernelmark.core.result import (
-    Block,
-    Case,
-    KernelInfo,
-    Measurement,
-    Result,
-    Run,
-    Status,
-    StopReason,
-)
+from kernelmark.core.result import KernelInfo, Result, Status
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.report.ab import (
     AbReport,
@@ -39,26 +29,15 @@ from kernelmark.report.ab import (
 )
 from kernelmark.runners.ab import Pair, Row, Rule
 from kernelmark.stats.paired import paired_verdict
+from kernelmark_dev.results import make_case, make_result, make_run
 
 
 def side(m: int, times: list[float], hash_: str, config: dict | None = None) -> Result:
-    case = Case(
-        problem=ops.parse(f"gemm m={m} n=8 k=8 dtype=f32"), backend="fake", config=config or {}
-    )
+    case = make_case(f"gemm m={m} n=8 k=8 dtype=f32", "fake", config=config or {})
     if not times:
-        return Result(case=case, device="fake", status=Status.CRASHED, error="fell | over")
-    blocks = tuple(Block(process=i, allocation=0, samples_s=(one,)) for i, one in enumerate(times))
-    measurement = Measurement(
-        blocks=blocks, low_s=times[0], high_s=times[0], method="loop", launches=1, sets=1,
-        footprint_bytes=1, stop=StopReason.FIXED, warmup_s=0.0, timed_s=0.0,
-    )  # fmt: skip
-    return Result(
-        case=case,
-        device="fake",
-        status=Status.OK,
-        measurement=measurement,
-        kernel=KernelInfo(binary_hash=hash_),
-    )
+        return make_result(case, device="fake", status=Status.CRASHED, error="fell | over")
+    kernel = KernelInfo(binary_hash=hash_)
+    return make_result(case, *times, device="fake", kernel=kernel)
 
 
 def row(m: int, factor: float | None, hash_: str = "b") -> Row:
@@ -81,7 +60,7 @@ def row(m: int, factor: float | None, hash_: str = "b") -> Row:
 def report():
     environments = Environment(python="3.11"), Environment(python="3.12", dirty=True)
     runs = [
-        Run(id=f"r{i}", started=1.0, environment=one, argv=("ab", "-p", "gemm m=1"))
+        make_run(f"r{i}", environment=one, argv=("ab", "-p", "gemm m=1"))
         for i, one in enumerate(environments)
     ]
     rows = (row(8, 1.0, "a"), row(16, 1.05), row(24, None), row(32, 0.9), row(40, 1.2))

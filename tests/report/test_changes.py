@@ -52,6 +52,24 @@ def test_the_answer_names_the_kernel_that_costs_the_most_time_not_the_largest_ra
     assert tells(found, problem="gemm m=16", base="10", head="12")
 
 
+def test_the_answer_names_what_is_undecided():
+    for rows in ([SAME, SAME, change("unsure", problem="gemm m=64")], [change("unsure")]):
+        assert tells(answer(rows), problem=rows[-1].problem, backend="numpy")
+    many = answer([change("unsure", problem=f"gemm m={m}") for m in range(9)])
+    assert tells(many, 6)
+    assert "gemm m=8" not in many
+
+
+def test_a_regression_of_an_earlier_night_is_a_reminder():
+    known = change("slower", head=1.2e-5, problem="gemm m=16", since="night-3")
+    gone_wrong = change("broken", head=None, problem="gemm m=2", since="night-4")
+    assert tells(answer([SAME, known]), problem="gemm m=16", since="night-3")
+    assert answer([SAME, known]) != answer([SAME, SLOW])
+    both = answer([SAME, SLOWER_BY_LESS, known, gone_wrong])
+    assert both.startswith(str(answer([SAME, SAME, SAME, SLOWER_BY_LESS])))
+    assert tells(answer([SAME, known, gone_wrong]), problem="gemm m=2", since="night-4")
+
+
 def test_a_rule_without_an_interval_claims_no_confidence():
     bare = change("slower", head=2e-5, low=None, high=None, level=0.0)
     assert "99 % confidence" in answer([SLOW])

@@ -9,25 +9,21 @@ import math
 import pytest
 
 from kernelmark.compare.history import story
+from kernelmark.core.environment import Environment
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.metric import Roof
 from kernelmark.core.reason import Reason
-from kernelmark.core.result import Status
+from kernelmark.core.result import Run, Status
 from kernelmark.core.verdict import VerdictStatus
-from kernelmark.report import figures, tuning_figure, vega
+from kernelmark.report import figures, tuning, vega
 from kernelmark.report.changes import Change
-from kernelmark.report.figures import _backends
 from kernelmark.report.results import result_rows
-from kernelmark.stores.values import SeriesPoint
-from kernelmark.tune.records.journal import Trial
+from kernelmark.stores import SeriesPoint
+from kernelmark.tune.journal import Trial
 from kernelmark_dev.raising import raises
+from kernelmark_dev.results import make_history, make_roof
 
-ROOFS = [
-    Roof(
-        device="cpu", arch="aarch64", kind="bytes", name="dram", value=2e10, how="t", measured=0.0
-    ),
-    Roof(device="cpu", arch="aarch64", kind="flops", name="f32", value=1e11, how="t", measured=0.0),
-]
+ROOFS = [make_roof("bytes", "dram", 2e10), make_roof("flops", "f32", 1e11)]
 needs_drawing = pytest.mark.skipif(
     importlib.util.find_spec("vl_convert") is None,
     reason="needs vl-convert-python, which make test installs",
@@ -114,10 +110,6 @@ def test_an_interval_that_says_nothing_does_not_stretch_an_axis(made):
         assert value["flops_high"] <= 2 * value["flops"]
 
 
-def test_dims_that_vary_most_are_taken(made):
-    assert figures.sweep(made)["vconcat"][0]["layer"][0]["encoding"]["x"]["title"] == "m"
-
-
 @pytest.mark.parametrize(
     ("draw", "error"),
     [
@@ -131,7 +123,7 @@ def test_dims_that_vary_most_are_taken(made):
         (lambda rows: figures.heatmap(rows, base="three"), UsageError),
         (lambda rows: figures.samples([]), NothingToDo),
         (lambda rows: figures.history([]), NothingToDo),
-        (lambda rows: tuning_figure.tuning({"plan": []}), NothingToDo),
+        (lambda rows: tuning.tuning_figure({"plan": []}), NothingToDo),
     ],
 )
 def test_what_cannot_be_drawn_is_told(made, draw, error):
@@ -149,16 +141,11 @@ def test_progress_and_importance_of_a_search():
         trial(4.0 if tile == 1 else 1.0, tile=tile, noise=i % 2)
         for i, tile in enumerate((1, 2, 1, 2))
     ]
-    found = tuning_figure.importance(trials)
+    found = tuning.importance(trials)
     assert found["tile"] > 0.99
     assert found["noise"] > 0.99  # alternates with the tile
-    spec = tuning_figure.tuning({"plan": trials})
+    spec = tuning.tuning_figure({"plan": trials})
     assert [value["us"] for value in spec["vconcat"][0]["data"]["values"]] == [4e6, 1e6, 1e6, 1e6]
-
-
-def test_cases_without_a_time_are_left_out(made):
-    broken = dataclasses.replace(made[0].result, status=Status.CRASHED, measurement=None)
-    assert figures.samples([dataclasses.replace(made[0], result=broken), *made[1:]])
 
 
 def test_failures_are_drawn_in_a_history():
@@ -260,7 +247,7 @@ def search() -> list[Trial]:
 
 
 def test_parallel_coordinates_have_a_line_a_candidate_and_the_most_important_axis_first():
-    spec = tuning_figure.coordinates("plan", search())
+    spec = tuning.coordinates("plan", search())
     assert spec is not None
     lines, labels = (layer["data"]["values"] for layer in spec["layer"])
     assert spec["layer"][0]["encoding"]["x"]["sort"] == ["tile", "warps", "kind", "time"]
@@ -273,15 +260,11 @@ def test_parallel_coordinates_have_a_line_a_candidate_and_the_most_important_axi
 
 def test_a_search_of_thousands_is_thinned_and_keeps_the_fastest():
     many = [trial(1e-5 * (1 + i), tile=i % 7, seed=i) for i in range(5000)]
-    spec = tuning_figure.coordinates("plan", many)
+    spec = tuning.coordinates("plan", many)
     assert spec is not None
     lines = spec["layer"][0]["data"]["values"]
     assert len({value["line"] for value in lines}) <= 400
     assert math.isclose(min(value["us"] for value in lines), 10.0)
-
-
-def test_what_never_varied_has_no_coordinates():
-    assert tuning_figure.coordinates("plan", [trial(1e-5, tile=1)] * 5) is None
 
 
 @needs_drawing
@@ -289,7 +272,7 @@ def test_new_figures_can_be_drawn(tmp_path):
     specs = {
         "changes": figures.changes([change(2, 1.1, "slower"), change(3, 0.9, "faster")]),
         "roofs": figures.ceilings([level("l2", 5e12), level("f16", 1e15, "flops")]),
-        "tuning": tuning_figure.tuning({"plan": search()}),
+        "tuning": tuning.tuning_figure({"plan": search()}),
     }
     for name, spec in specs.items():
         drawn = vega.save(
@@ -318,6 +301,52 @@ def test_what_failed_is_named_among_the_bars_and_has_no_time(made):
     (failed,) = [layer["data"]["values"] for layer in spec["layer"] if "data" in layer]
     assert [(value["problem"], value["backend"]) for value in failed] == [(first.problem, "three")]
     assert len(figures.bars(made)["layer"]) == len(spec["layer"]) - 1
+
+
+def without_time(row, status=Status.CRASHED):
+    return of(row, status=status, measurement=None)
+
+
+def test_a_failure_breaks_and_marks_the_line_of_a_sweep(made):
+    broken = next(row for row in made if row.backend == "one" and "m=128" in row.problem)
+    rows = [without_time(row) if row is broken else row for row in made]
+    spec = figures.sweep(rows, "m")
+    (gap,) = [value for value in spec["data"]["values"] if "flops" not in value]
+    assert (gap["backend"], gap["x"]) == ("one", 128)
+    assert gap["rest"] in {value["rest"] for value in spec["data"]["values"] if "flops" in value}
+    for panel in spec["vconcat"]:
+        area, line, _, cross = panel["layer"]
+        assert area["mark"]["invalid"] == line["mark"]["invalid"] == "break-paths-filter-domains"
+        assert [value["problem"] for value in cross["data"]["values"]] == [broken.problem]
+    assert all(len(panel["layer"]) == 3 for panel in figures.sweep(made, "m")["vconcat"])
+
+
+def test_what_is_unsupported_breaks_a_line_without_a_mark(made):
+    rows = [without_time(made[0], Status.UNSUPPORTED), *made[1:]]
+    spec = figures.sweep(rows, "m")
+    assert sum("flops" not in value for value in spec["data"]["values"]) == 1
+    assert all(len(panel["layer"]) == 3 for panel in spec["vconcat"])
+
+
+def test_a_failure_among_many_lines_is_marked_and_is_no_gap_of_their_median(many):
+    rows = [without_time(many[0]), *many[1:]]
+    spec = figures.sweep(rows, "m")
+    assert all("flops" in value for value in spec["data"]["values"])
+    first = many[0].result.case.problem.dims["m"], many[0].backend
+    counts = {(v["x"], v["backend"]): v["problems"] for v in spec["data"]["values"]}
+    assert counts.pop(first) == 49
+    assert set(counts.values()) == {50}
+    assert len(spec["vconcat"][0]["layer"][-1]["data"]["values"]) == 1
+
+
+def test_a_failed_cell_of_a_heatmap_is_marked(made):
+    rows = [without_time(row) if row is made[0] else row for row in made]
+    spec = figures.heatmap(rows, "m", "n", "one", "two")
+    assert len(spec["data"]["values"]) == 5
+    (failed,) = spec["layer"][-1]["data"]["values"]
+    dims = made[0].result.case.problem.dims
+    assert (failed["x"], failed["y"]) == (dims["m"], dims["n"])
+    assert failed["backend"] == made[0].backend
 
 
 def test_bars_of_several_runs_are_over_the_fastest_of_all(made):
@@ -359,7 +388,7 @@ def test_lines_of_one_backend_are_told_apart_by_what_varies(made):
     assert {value["rest"] for value in values} == {"n=32", "n=64"}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def many(make_result, make_set):
     """2,500 problems of two backends; at every m the rate of `one` rises by the same with n."""
     found = [
@@ -411,10 +440,6 @@ def test_a_backend_has_the_same_colour_over_another(made):
     assert {name.partition(":")[0] for name in names} == {"one", "two"}
 
 
-def test_an_axis_of_speed_ups_is_labelled_on_both_sides_of_1():
-    assert _backends._log_ticks(0.45, 1.7) == pytest.approx([0.5, 0.6, 0.7, 0.8, 1, 1.2, 1.5])
-
-
 def point(at: int, median_s: float = 1e-3, **more) -> SeriesPoint:
     given = {"status": Status.OK, "device": "cpu", "fingerprint": "old", **more}
     series = "gemm m=8 n=8 k=8 dtype=f32 | numpy | {} | t | x"
@@ -447,3 +472,48 @@ def test_environments_are_lanes_beneath_a_history():
     assert [lane["until"] for lane in lanes[:-1]] == [180e3, 240e3]
     (plain,) = figures.history([story(points[:2])])["vconcat"]
     assert len(plain["layer"]) == len(panel["layer"]) - 1
+
+
+def test_environments_that_differ_only_in_the_commit_are_one_lane():
+    """And a lane is named by what changed, for the legend."""
+    environments = [
+        Environment(host="here", libraries={"torch": version}, commit=commit)
+        for version, commit in (("2.10", "a"), ("2.10", "b"), ("2.11", "c"), ("2.11", "d"))
+    ]
+    points = [point(at, fingerprint=e.fingerprint) for at, e in enumerate(environments, 1)]
+    (panel,) = figures.history([story(points)], environments)["vconcat"]
+    (lanes,) = [
+        layer["data"]["values"]
+        for layer in panel["layer"]
+        if "environment" in layer.get("data", {}).get("values", [{}])[0]
+    ]
+    assert [lane["since"] for lane in lanes] == [60e3, 180e3]
+    assert "2.10" in lanes[1]["environment"]
+    assert "2.11" in lanes[1]["environment"]
+
+
+def test_the_trend_of_a_suite_is_a_geometric_mean_that_does_not_move_with_its_problems():
+    """The second run lacks the slow problem; in the third, one of two takes 4 times as long."""
+    small, large = "gemm m=8 n=8 k=8 dtype=f32", "gemm m=9 n=8 k=8 dtype=f32"
+    runs = tuple(
+        Run(id=f"r{at}", started=60.0 * at, suite="s", environment=Environment(), cases=2)
+        for at in range(1, 6)
+    )
+    stories = [
+        story(
+            dataclasses.replace(
+                point(at, 4 * time_s if at == 3 and gone else time_s), series=series
+            )
+            for at in range(1, 6)
+            if not (at == 2 and gone)
+        )
+        for time_s, gone, problem in ((1e-3, False, small), (1.0, True, large))
+        for series in (f"{problem} | numpy | {{}} | t | x",)
+    ]
+    drawn = {
+        v["run"]: v["ratio"]
+        for v in figures.trend(make_history(*stories, runs=runs))["data"]["values"]
+    }
+    assert drawn == pytest.approx({"r1": 1, "r2": 1, "r3": 2, "r4": 1, "r5": 1})
+    with pytest.raises(NothingToDo):
+        figures.trend(make_history())

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from kernelmark.core.result import Block, Status
-from kernelmark.iree.ab import Outcome, Plan, Report, Times
-from kernelmark.iree.modules import Built, Dispatch, Variant, resolve_target
-from kernelmark.numerics.divergence import measure_divergence
+from kernelmark.iree.ab import Report, Times, VariantOutcome, VariantPlan, measure_divergence
+from kernelmark.iree.modules import BuiltModule, ModuleDispatch, Variant, resolve_target
 from kernelmark.report.iree import tables
 from kernelmark.report.tables import text
 from kernelmark.stats.paired import paired_verdict
@@ -38,7 +37,7 @@ def test_the_title_names_what_was_asked_for_and_what_it_is_compiled_for(tmp_path
     module.write_text("")
     goal = resolve_target(asked)
     report = Report(
-        plan=Plan(module=module, variants=(Variant(name="base"),), target=asked, run=False),
+        plan=VariantPlan(module=module, variants=(Variant(name="base"),), target=asked, run=False),
         target=goal.name,
         driver=goal.driver,
         function="",
@@ -55,12 +54,12 @@ def test_there_is_no_table_of_times_if_no_variant_ran(tmp_path):
     module.write_text("")
     variant = Variant(name="base")
     report = Report(
-        plan=Plan(module=module, variants=(variant,)),
+        plan=VariantPlan(module=module, variants=(variant,)),
         target="llvm-cpu",
         driver="local-task",
         function="",
         module_sha256="",
-        outcomes=(Outcome(variant=variant, status=Status.COMPILE_ERROR, error="no"),),
+        outcomes=(VariantOutcome(variant=variant, status=Status.COMPILE_ERROR, error="no"),),
     )
     assert len(tables(report)) == 1
 
@@ -75,15 +74,15 @@ def test_tables_fit_into_a_terminal(tmp_path):
     verdict = paired_verdict(
         [0.012 + i / 1e5 for i in range(8)], [0.01 + i / 1e5 for i in range(8)]
     )
-    dispatch = Dispatch(
+    dispatch = ModuleDispatch(
         name="forward_dispatch_0_conv_2x32x32x64x3x3x64_f16xf16xf32",
         config=TILES,
         resources=RESOURCES,
     )
-    outcome = Outcome(
+    outcome = VariantOutcome(
         variant=Variant(name="im2col"),
         status=Status.OK,
-        built=Built(
+        built=BuiltModule(
             variant=Variant(name="im2col"),
             binary=module,
             sha256="",
@@ -99,7 +98,7 @@ def test_tables_fit_into_a_terminal(tmp_path):
         kernels_verdict=verdict,
     )
     report = Report(
-        plan=Plan(module=module, variants=(outcome.variant,)),
+        plan=VariantPlan(module=module, variants=(outcome.variant,)),
         target="rocm gfx942",
         driver="hip",
         function="forward",

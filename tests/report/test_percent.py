@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.timing import Timing
 from kernelmark.report.results import share
+from kernelmark_dev import results
 
 INFO = DeviceInfo(name="cpu", kind="cpu", model="", arch="aarch64", units=2, cache_bytes=32 << 20)
 MATVEC = "gemm m=1 n=2048 k=2048 dtype=f32"
@@ -93,38 +94,14 @@ def test_nothing_measured_has_no_share(make_result, make_roof):
 
 @given(flops=st.floats(1e6, 1e15), bandwidth=st.floats(1e6, 1e13), median_s=st.floats(1e-9, 1e3))
 def test_the_bound_is_the_roof_that_allows_less(flops, bandwidth, median_s):
-    from kernelmark import ops
-    from kernelmark.core.metric import Roof
-    from kernelmark.core.result import Block, Case, Measurement, Result, Status, StopReason
-
-    problem = ops.parse("gemm m=64 n=64 k=64 dtype=f32")
-    result = Result(
-        case=Case(problem=problem, backend="numpy"),
-        device="cpu",
-        status=Status.OK,
-        arch="aarch64",
-        flops=2 * 64**3,
-        bytes=3 * 64 * 64 * 4,
-        measurement=Measurement(
-            blocks=(Block(process=0, allocation=0, samples_s=(median_s,)),),
-            low_s=median_s,
-            high_s=median_s,
-            method="loop",
-            launches=1,
-            sets=1,
-            footprint_bytes=1,
-            stop=StopReason.FIXED,
-            warmup_s=0.0,
-            timed_s=0.0,
-        ),
-    )
-
-    def made(kind, name, value):
-        return Roof(
-            device="cpu", arch="aarch64", kind=kind, name=name, value=value, how="", measured=0.0
-        )
-
-    found = share(result, [made("flops", "f32", flops), made("bytes", "dram", bandwidth)], INFO)
+    work = {"flops": 2 * 64**3, "bytes": 3 * 64 * 64 * 4}
+    problem = "gemm m=64 n=64 k=64 dtype=f32"
+    result = results.make_result(problem, median_s, arch="aarch64", **work)
+    roofs = [
+        results.make_roof("flops", "f32", flops),
+        results.make_roof("bytes", "dram", bandwidth),
+    ]
+    found = share(result, roofs, INFO)
     assert found is not None
     attainable = min(flops, result.flops / result.bytes * bandwidth)
     assert found.value == pytest.approx(result.flops / median_s / attainable)

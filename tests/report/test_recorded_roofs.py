@@ -49,7 +49,7 @@ def test_what_an_h200_gave_becomes_percentages(tmp_path, make_result):
     with open_store(tmp_path / "store.sqlite") as store:
         every = [roof for result in recorded() for roof in roofs_of(result, GPU)]
         store.add_roofs(every, host=platform.node())
-        roofs = api._roofs(GPU, 0, store, "stored", print)
+        roofs = api.known_roofs(store, [GPU.name])
     hardware = Hardware.of(GPU)
     for found in roofs:
         if found.kind == "flops":

@@ -13,11 +13,12 @@ from kernelmark.api.results import Results
 from kernelmark.core.files import csv_text
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import TEXT, Reason
-from kernelmark.core.result import Check, Mode, Status
+from kernelmark.core.result import Mode, Status
 from kernelmark.core.timing import Timing
 from kernelmark.report.detail import detail
 from kernelmark.report.results import result_columns, result_records, result_rows
 from kernelmark.report.tables import Column, Table, html_table, markdown, text
+from kernelmark_dev.results import make_check
 
 CELLS = st.text(st.characters(blacklist_categories=("Cs", "Cc")), max_size=12)
 
@@ -134,14 +135,7 @@ def test_a_parameter_that_is_called_like_a_column_has_one_too(make_result, make_
 )
 def test_detail_shows_the_reason_of_a_wrong_result_once(make_result, make_set, error, shown):
     found = make_result(status=Status.WRONG)
-    check = Check(
-        positions=1,
-        worst=2.0,
-        max_abs=1.0,
-        unwritten=0,
-        guards_intact=True,
-        detail=Reason("late write", "late-write"),
-    )
+    check = make_check(worst=2.0, detail=Reason("late write", "late-write"))
     wrong = dataclasses.replace(
         found, check=check, error=Reason(error, "late-write" if error else TEXT)
     )

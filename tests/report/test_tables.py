@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 
 from kernelmark.api.results import Results
-from kernelmark.cli import listing
+from kernelmark.cli.store import listing
 from kernelmark.core.reason import TEXT, Reason
-from kernelmark.core.result import Check, Mode, Status
+from kernelmark.core.result import Mode, Status
 from kernelmark.core.timing import Timing
 from kernelmark.report import ab, changes, compare, history, iree, results
 from kernelmark.report.results import (
@@ -23,6 +23,7 @@ from kernelmark.report.summary import collect_warnings, find_failures
 from kernelmark.report.tables import NONE, Column, html_table, markdown, text
 from kernelmark.web.pages import runs
 from kernelmark_dev.raising import tells
+from kernelmark_dev.results import make_check
 
 
 def test_rows_are_in_the_order_asked_for_those_of_a_problem_together(make_result, make_set):
@@ -123,9 +124,7 @@ def test_failures_are_grouped_with_commands(make_result, make_set):
 
 
 def test_a_wrong_result_is_explained_by_its_check(make_result, make_set):
-    check = Check(
-        positions=4, worst=9.0, max_abs=1.0, unwritten=0, guards_intact=True, detail="off by one"
-    )
+    check = make_check(worst=9.0, detail="off by one")
     made = result_rows(make_set(make_result(status=Status.WRONG, check=check)))
     assert find_failures(made)[0].reason == "off by one"
 

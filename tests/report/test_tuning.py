@@ -5,8 +5,8 @@ from __future__ import annotations
 from kernelmark import ops
 from kernelmark.core.reason import Reason
 from kernelmark.report.tuning import reasons
-from kernelmark.tune.plans.planner import Refused
-from kernelmark.tune.plans.summary import Cost
+from kernelmark.tune.plans import Refused
+from kernelmark.tune.summary import Cost
 
 
 def refused(size: int, reason: Reason) -> Refused:

@@ -13,8 +13,17 @@ from kernelmark import ops
 from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Case, Result, Status
 from kernelmark.core.verdict import VerdictStatus
-from kernelmark.runners.ab import ROUND, Budget, Experiment, Measured, Pair, Row, Rule, local_opener
-from kernelmark.runners.sides import parse_sides
+from kernelmark.runners.ab import (
+    ROUND,
+    Budget,
+    Experiment,
+    Measured,
+    Pair,
+    Row,
+    Rule,
+    local_opener,
+    parse_sides,
+)
 from kernelmark.stats.paired import Looks
 from kernelmark.testing.stores import measured
 from kernelmark_dev.raising import raises

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from kernelmark import backends, devices
-from kernelmark.backends.iree.tools import Round
+from kernelmark.backends.iree.compiler import ToolRound
 from kernelmark.core.errors import CaseError, Unsupported
 from kernelmark.core.result import Case, Result, Status
 from kernelmark.core.timing import Timing
@@ -358,7 +358,7 @@ def test_every_repetition_is_a_sample_and_every_process_a_block(cpu, monkeypatch
     def benchmark(self, problem, config, device, files, *, repetitions, **rest):
         given.append([np.fromfile(file, np.float32) for file in files])
         times = tuple((len(given) + at) * 1e-6 for at in range(repetitions))
-        return Round(samples_s=times, dispatches={}, timed_s=0.2)
+        return ToolRound(samples_s=times, dispatches={}, timed_s=0.2)
 
     monkeypatch.setattr(type(IREE), "benchmark", benchmark)
     result = execute(GEMM, cpu, 3, lambda phase: None)

@@ -13,6 +13,8 @@ from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, Status
 from kernelmark.core.timing import Timing
+from kernelmark.devices.cpu import CpuReplay
+from kernelmark.ops import parse
 from kernelmark.runners.events import CaseFinished
 from kernelmark.runners.execute import failure
 from kernelmark.runners.jobs import MeasureCase
@@ -25,7 +27,7 @@ ANSWER = """
 import json
 request = json.loads(sys.stdin.readline())
 def answer(**fields):
-    print(json.dumps({"kind": "reply", "id": request["id"], **fields}), flush=True)
+    print(json.dumps({"kind": "reply", "id": request.get("id"), **fields}), flush=True)
 """
 
 
@@ -59,7 +61,9 @@ def said(worker: WorkerProcess) -> list[str]:
 
 
 def test_answer_with_the_nonce_of_its_request_is_taken(start):
-    worker = start(ANSWER + "answer(nonce=request['nonce'])\ntime.sleep(60)")
+    answered = "answer(nonce=request['nonce'])\n"
+    confirmed = f"request = json.loads(sys.stdin.readline())\n{answered}"
+    worker = start(ANSWER + answered + confirmed + "time.sleep(60)")
     worker.send({"kind": "measure", "id": 7})
     heard: list[object] = []
     while len(heard) < 2:
@@ -79,7 +83,7 @@ def test_second_answer_to_a_request_is_a_crash(start):
     body = "answer(nonce=request['nonce'])\nanswer(nonce=request['nonce'])\ntime.sleep(60)"
     worker = start(ANSWER + body)
     worker.send({"kind": "measure", "id": 7})
-    assert said(worker) == ["ready", "reply", "lost: crashed"]
+    assert said(worker) == ["ready", "lost: crashed"]
 
 
 def test_answer_to_no_request_is_a_crash(start):
@@ -163,3 +167,71 @@ def test_result_of_another_case_or_device_is_a_crash():
     assert read(failure(other, info, Status.UNSUPPORTED, "", started=1.0)) is Status.CRASHED
     elsewhere = find("cpu")[1]
     assert read(failure(case, elsewhere, Status.UNSUPPORTED, "", started=1.0)) is Status.CRASHED
+
+
+HONEST = """
+import sys, time
+import numpy as np
+op = "gemm"
+def compute(tensors):
+    np.matmul(tensors["a"], tensors["b"], out=tensors["d"])
+def server():
+    frame = sys._getframe()
+    while frame:
+        for value in list(frame.f_locals.values()):
+            if type(value).__name__ == "Server":
+                return value
+        frame = frame.f_back
+"""
+SLOW_CLOCK = """
+real, real_ns = time.perf_counter, time.perf_counter_ns
+time.perf_counter = lambda: real() / 2
+time.perf_counter_ns = lambda: real_ns() // 2
+def prepare(problem, config, sets):
+    return lambda index: compute(sets[index])
+"""
+PATCHED_SEND = """
+def prepare(problem, config, sets):
+    kind = type(server())
+    send = kind.send
+    def halved(self, what, **fields):
+        for block in (fields.get("result", {}).get("measurement") or {}).get("blocks", ()):
+            block["samples_s"] = [s / 2 for s in block["samples_s"]]
+        send(self, what, **fields)
+    kind.send = halved
+    return lambda index: compute(sets[index])
+"""
+OWN_REPLY = """
+import json, os
+def prepare(problem, config, sets):
+    worker = server()
+    def launch(index):
+        compute(sets[index])
+        about = {name: worker._request[name] for name in ("id", "nonce")}
+        line = json.dumps({"kind": "reply", "result": {}, **about}).encode()
+        os.write(worker.out.fileno(), line + b"\\n")
+    return launch
+"""
+PATCHED_MODULE = """
+def prepare(problem, config, sets):
+    import kernelmark.core.codec
+    kernelmark.core.codec.to_document = lambda value: {}
+    return lambda index: compute(sets[index])
+"""
+
+
+@pytest.mark.parametrize("body", [SLOW_CLOCK, PATCHED_SEND, OWN_REPLY, PATCHED_MODULE])
+def test_a_file_that_takes_over_the_worker_is_not_ok(tmp_path, body):
+    path = tmp_path / "forger.py"
+    path.write_text(HONEST + body)
+    problem = parse("gemm m=4 n=4 k=4 dtype=f32")
+    case = Case(problem=problem, backend=str(path), timing=Timing.load("quick"))
+    events = LocalRunner(["fake"]).run([case])
+    results = [event.result for event in events if isinstance(event, CaseFinished)]
+    assert [result.status.failed for result in results] == [True]
+
+
+def test_the_clock_is_that_of_before_a_file_is_imported(monkeypatch):
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: 0)
+    replay = CpuReplay(lambda stream, index: time.sleep(0.001), [0])
+    assert replay.run().elapsed_s >= 0.001

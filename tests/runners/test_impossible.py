@@ -9,10 +9,10 @@ import pytest
 
 from kernelmark import ops
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.core.metric import Roof
-from kernelmark.core.result import Block, Case, Measurement, Result, Status, StopReason
+from kernelmark.core.result import Case, Status
 from kernelmark.core.timing import Cache, Timing
 from kernelmark.runners.impossible import LEAST_S, excess, flag_impossible
+from kernelmark_dev.results import make_measurement, make_result, make_roof
 
 GPU = DeviceInfo(
     name="cuda:0", kind="cuda", model="M", arch="sm_90", units=132, cache_bytes=50 * 2**20
@@ -24,19 +24,9 @@ COLD, HOT = Timing(), Timing(cache=Cache.HOT)
 
 
 def roof(kind, name, value, info=GPU, **given):
-    given.setdefault("unit", "" if kind == "bytes" else "vector" if info is CPU else "matrix")
-    given.setdefault("threads", info.units if info is CPU else 0)
-    given.setdefault("model", info.model)
-    return Roof(
-        device=info.name,
-        arch=info.arch,
-        kind=kind,
-        name=name,
-        value=value,
-        how="a test",
-        measured=1.0,
-        **given,
-    )
+    unit = "" if kind == "bytes" else "vector" if info is CPU else "matrix"
+    fields = {"unit": unit, "threads": info.units if info is CPU else 0, "model": info.model}
+    return make_roof(kind, name, value, device=info.name, arch=info.arch, **fields | given)
 
 
 ROOFS = (roof("flops", "bf16", 1e15), roof("flops", "i8", 2e15), roof("bytes", "dram", 4e12))
@@ -46,26 +36,20 @@ CPU_ROOFS = (roof("flops", "f32", 1e11, CPU), roof("bytes", "dram", 2e10, CPU))
 def result(problem, median_s, info=GPU, *, timing=COLD, status=Status.OK, sets=64, high_s=None):
     parsed = ops.parse(problem)
     op = ops.registry.get(parsed.op)
-    measurement = Measurement(
-        blocks=(Block(process=0, allocation=0, samples_s=(median_s,)),),
-        low_s=median_s,
-        high_s=math.inf if high_s is None else high_s,
-        method="graph",
-        launches=64,
-        sets=sets,
-        footprint_bytes=op.bytes(parsed),
-        stop=StopReason.PRECISE,
-        warmup_s=0.0,
-        timed_s=0.0,
-    )
-    return Result(
-        case=Case(problem=parsed, backend="torch", timing=timing),
+    return make_result(
+        Case(problem=parsed, backend="torch", timing=timing),
         device=info.name,
         status=status,
         arch=info.arch,
         flops=op.flops(parsed),
         bytes=op.bytes(parsed),
-        measurement=measurement,
+        measurement=make_measurement(
+            median_s,
+            high_s=math.inf if high_s is None else high_s,
+            launches=64,
+            sets=sets,
+            footprint_bytes=op.bytes(parsed),
+        ),
     )
 
 

@@ -281,7 +281,7 @@ def test_cases_are_compiled_where_they_are_timed_when_no_compile_worker_starts()
 def child_pids() -> list[int]:
     """Workers of this process that are alive."""
     listed = subprocess.run(
-        ["ps", "-o", "pid=,stat=,args=", "--ppid", str(os.getpid())],
+        ["ps", "-ww", "-o", "pid=,stat=,args=", "--ppid", str(os.getpid())],
         capture_output=True,
         text=True,
         check=False,

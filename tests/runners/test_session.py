@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -20,16 +21,7 @@ from kernelmark.core.environment import Environment
 from kernelmark.core.errors import StoreError, UsageError
 from kernelmark.core.metric import Roof
 from kernelmark.core.reason import Reason
-from kernelmark.core.result import (
-    Block,
-    Case,
-    Measurement,
-    Result,
-    Run,
-    RunState,
-    Status,
-    StopReason,
-)
+from kernelmark.core.result import Case, Result, Run, RunState, Status
 from kernelmark.core.timing import Timing
 from kernelmark.devices.fake import FakeDevice
 from kernelmark.ops import parse
@@ -44,6 +36,7 @@ from kernelmark.runners.events import (
 from kernelmark.runners.local import LocalRunner
 from kernelmark.runners.session import run_cases
 from kernelmark.stores import open_store
+from kernelmark_dev.results import make_measurement, make_result, make_roof
 
 PROBLEM = parse("gemm m=8 n=8 k=8 a=f32 b=f32 c=f32")
 QUICK = Timing(max_s=0.02, warmup_s=0.0, max_allocations=3)
@@ -491,19 +484,9 @@ def test_a_killed_parent_loses_only_what_was_in_flight(tmp_path, number):
 
 def fast(one: Case) -> Result:
     """A result of the fake device over cold sets, in a microsecond."""
-    measurement = Measurement(
-        blocks=(Block(process=0, allocation=0, samples_s=(1e-6,)),),
-        low_s=1e-6,
-        high_s=1e-6,
-        method="graph",
-        launches=2**11,
-        sets=2**11,
-        footprint_bytes=3 * 256,
-        stop=StopReason.FIXED,
-        warmup_s=0.0,
-        timed_s=0.0,
-    )
-    return Result(case=one, device="fake", status=Status.OK, arch="fake", measurement=measurement)
+    found = {"launches": 2**11, "sets": 2**11, "footprint_bytes": 3 * 256}
+    measurement = make_measurement(1e-6, **found)
+    return make_result(one, device="fake", arch="fake", measurement=measurement)
 
 
 class Fast(Scripted):
@@ -512,19 +495,9 @@ class Fast(Scripted):
             yield CaseFinished(result=fast(one), progress=SO_FAR)
 
 
-def roof(per_s: float, **given: object) -> Roof:
+def roof(per_s: float, **given: Any) -> Roof:
     info = FakeDevice().info
-    made = Roof(
-        device="fake",
-        arch="fake",
-        kind="bytes",
-        name="dram",
-        value=per_s,
-        how="a test",
-        measured=1.0,
-        model=info.model,
-    )
-    return dataclasses.replace(made, **given)  # type: ignore[arg-type]
+    return make_roof("bytes", "dram", per_s, device="fake", arch="fake", model=info.model, **given)
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Case
 from kernelmark.core.timing import Cache, Timing
 from kernelmark.ops import parse
+from kernelmark.runners.ab import Side, checkouts, environment_of, parse_sides
 from kernelmark.runners.capture import environment, overridden_variables
 from kernelmark.runners.jobs import MeasureCase
-from kernelmark.runners.sides import Side, checkouts, environment_of, parse_sides
 from kernelmark_dev.raising import raises
 
 

@@ -16,10 +16,11 @@ from kernelmark.core import codec
 from kernelmark.core.environment import Environment
 from kernelmark.core.result import Case, Result, Status
 from kernelmark.core.timing import Timing
+from kernelmark.host.processes import own_command
 from kernelmark.ops import parse
 from kernelmark.runners.protocol import OUT_OF_MEMORY_EXIT
 
-COMMAND = [sys.executable, "-m", "kernelmark.runners.worker", "--device", "fake"]
+COMMAND = own_command("kernelmark.runners.worker", "--device", "fake")
 PROBLEM = parse("gemm m=8 n=8 k=8 a=f32 b=f32 c=f32")
 QUICK = Timing(max_s=0.02, warmup_s=0.0, max_allocations=3)
 

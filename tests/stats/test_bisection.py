@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 
-from kernelmark.stats.bisection import Search, Step
+from kernelmark.stats.changepoint import Search, SoughtStep
 
 
 def run(search: Search, answer, most: int = 10_000) -> int:
@@ -26,7 +26,7 @@ def run(search: Search, answer, most: int = 10_000) -> int:
 
 @pytest.mark.parametrize("culprit", [1, 2, 7, 15, 16])
 def test_without_noise_it_is_plain_bisection(culprit):
-    search = Search(16, Step(size=math.log(1.5), spread=0.01))
+    search = Search(16, SoughtStep(size=math.log(1.5), spread=0.01))
     run(search, lambda place: math.log(1.5) if place >= culprit else 0.0)
     assert search.best[:2] == (culprit, culprit)
     assert search.best[2] >= 0.95
@@ -34,7 +34,7 @@ def test_without_noise_it_is_plain_bisection(culprit):
 
 
 def test_two_candidates_need_no_search():
-    search = Search(1, Step(size=0.1))
+    search = Search(1, SoughtStep(size=0.1))
     assert search.next is None
     assert search.best == (1, 1, 1.0)
 
@@ -46,14 +46,14 @@ def test_noise_as_large_as_the_step_costs_rounds_not_the_result(size):
         rng = random.Random(seed)
         culprit = rng.randrange(1, 33)
         ends = [rng.gauss(size, 0.02) for _ in range(16)]
-        search = Search(32, Step.of_rounds(ends, size))
+        search = Search(32, SoughtStep.of_rounds(ends, size))
         run(search, lambda q, c=culprit, r=rng: r.gauss(size if q >= c else 0.0, 0.02))
         right += search.best[0] == culprit
     assert right >= 93
 
 
 def test_places_that_cannot_be_built_leave_a_range():
-    search = Search(8, Step(size=0.5, spread=0.01))
+    search = Search(8, SoughtStep(size=0.5, spread=0.01))
     for place in (3, 4):
         search.skip(place)
     run(search, lambda place: 0.5 if place >= 4 else 0.0)
@@ -61,7 +61,7 @@ def test_places_that_cannot_be_built_leave_a_range():
 
 
 def test_what_broke_is_found_by_whether_it_works():
-    search = Search(64, Step(broken=True))
+    search = Search(64, SoughtStep(broken=True))
     asked = 0
     while (place := search.next) is not None:
         search.add(place, failed=place >= 40)
@@ -71,13 +71,13 @@ def test_what_broke_is_found_by_whether_it_works():
 
 
 def test_a_kernel_that_fails_is_no_answer_about_its_time():
-    search = Search(4, Step(size=0.5, spread=0.01))
+    search = Search(4, SoughtStep(size=0.5, spread=0.01))
     search.add(2, failed=True)
     assert search.untestable == {2}
 
 
 def test_a_refuted_place_is_left_for_the_next_best():
-    search = Search(4, Step(size=0.5, spread=0.01))
+    search = Search(4, SoughtStep(size=0.5, spread=0.01))
     run(search, lambda place: 0.5 if place >= 3 else 0.0)
     assert search.best[0] == 3
     search.refute(3)
@@ -87,7 +87,7 @@ def test_a_refuted_place_is_left_for_the_next_best():
 
 
 def test_probabilities_are_ones_sum_and_only_evidence_moves_them():
-    search = Search(5, Step(size=0.1, spread=0.05))
+    search = Search(5, SoughtStep(size=0.1, spread=0.05))
     assert np.allclose(search.probabilities, 0.2)
     search.add(2, [0.1, 0.1])
     assert search.probabilities.sum() == pytest.approx(1.0)
@@ -95,13 +95,13 @@ def test_probabilities_are_ones_sum_and_only_evidence_moves_them():
 
 
 def test_one_outlier_decides_nothing():
-    step = Step(size=0.03, spread=0.003)
+    step = SoughtStep(size=0.03, spread=0.003)
     assert not step.is_settled([5.0])
     assert step.odds([5.0, -5.0]) == 0.0
 
 
 def test_a_stored_search_goes_on_as_it_was():
-    search = Search(9, Step(size=0.2, spread=0.05))
+    search = Search(9, SoughtStep(size=0.2, spread=0.05))
     search.add(4, [0.1, 0.2])
     search.skip(5)
     other = Search(9, search.step)
@@ -113,6 +113,6 @@ def test_a_stored_search_goes_on_as_it_was():
 @pytest.mark.parametrize("confidence", [0.2, 1.0])
 def test_what_is_refused(confidence):
     with pytest.raises(ValueError, match="confidence"):
-        Search(4, Step(), confidence)
+        Search(4, SoughtStep(), confidence)
     with pytest.raises(ValueError, match="no candidate"):
-        Search(0, Step())
+        Search(0, SoughtStep())

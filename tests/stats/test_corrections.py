@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import polygamma
 
-from kernelmark.stats.corrections import Common, _inverse_trigamma, adjusted, clock_line, common
 from kernelmark.stats.interval import block_interval, serial_factor
+from kernelmark.stats.paired import Common, _inverse_trigamma, adjusted, clock_line, common
 
 
 def run(count: int, *, slope: float, clock: float, noise: float, seed: int):

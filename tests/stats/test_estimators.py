@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from kernelmark.stats.estimators import mad, median, quantile, t_distribution, t_quantile
+from kernelmark.stats.interval import mad, median, quantile, t_distribution, t_quantile
 
 TIMES = st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=40)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kernelmark.core.result import Mode
-from kernelmark.stats.modes import find_modes, mean_of, modes_text
+from kernelmark.stats.interval import find_modes, mean_of, modes_text
 
 Blocks = list[np.ndarray]
 Family = Callable[[np.random.Generator], Blocks]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from kernelmark.core.units import span_text
+from kernelmark.core.units import NOISY, span_text
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.stats.paired import (
     Looks,
@@ -166,8 +166,8 @@ def test_stopping_at_looks_keeps_the_error_rate():
 def test_bounds_that_are_far_apart_are_not_spelt_out():
     assert span_text(math.log(1.012), math.log(1.034)) == "+1.2 % to +3.4 %"
     assert span_text(math.log(20), math.log(21)) == "+1900.0 % to +2000.0 %"
-    assert span_text(math.log(0.1), 30.0) == "-90.0 % to > 999 %"
-    assert span_text(-800.0, 800.0) == "-100.0 % to > 999 %"
+    assert span_text(math.log(0.1), 30.0) == NOISY
+    assert span_text(-800.0, 800.0) == NOISY
     assert span_text(-math.inf, math.inf) == "any size to any size"
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from kernelmark.core.errors import KernelmarkError, NothingToDo, StoreError
 from kernelmark.stores import open_store
-from kernelmark.stores.location import locate
+from kernelmark.stores.engine import locate
 from kernelmark_dev.raising import raises, raises_code
 
 

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 import sqlalchemy
 
-from kernelmark.api.load import read_file
+from kernelmark.api.results import read_file
 from kernelmark.core import codec
 from kernelmark.core.errors import CodecError
 from kernelmark.core.metric import Roof
 from kernelmark.core.micro import MICRO_SUITE, benchmark_name, mode_of, parameters_of
 from kernelmark.core.result import Result, Status
 from kernelmark.stores import migrations, open_store
-from kernelmark.stores.location import locate
+from kernelmark.stores.engine import locate
 
 OLD = Path(__file__).with_name("schema3.db.gz")
 

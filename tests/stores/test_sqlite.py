@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import shutil
 import signal
@@ -19,11 +20,11 @@ import pytest
 
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import StoreError
-from kernelmark.core.result import Case, Result, Run
+from kernelmark.core.result import Case, Result, Run, RunState
 from kernelmark.stores import engine, open_store
 from kernelmark.stores.store import Store
 from kernelmark.testing.stores import measured, problem
-from kernelmark_dev.raising import raises, raises_code
+from kernelmark_dev.raising import raises_code
 
 RUN = Run(id="one", started=1.0, environment=Environment(host="h"))
 
@@ -216,16 +217,138 @@ def test_a_full_disk_loses_nothing_that_was_stored(
         assert len(list(store.results(RUN.id))) == stored + 50
 
 
-def test_a_damaged_row_is_told(store: Store, path: Path) -> None:
-    store.add_results(RUN.id, some(2))
-    other = sqlite3.connect(path)
-    other.execute("UPDATE results SET detail = substr(detail, 1, 40) WHERE no = 2")
-    other.commit()
-    other.close()
-    found = store.results(RUN.id)
-    next(found)
-    with raises(StoreError, number=2):
-        next(found)
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_store_that_is_removed_while_it_is_open_is_saved(path: Path, replaced: bool) -> None:
+    store = open_store(path)
+    store.add_run(RUN)
+    store.add_results(RUN.id, some(3))
+    for file in path.parent.glob(f"{path.name}*"):
+        file.unlink()
+    if replaced:
+        open_store(path).close()
+    with pytest.raises(StoreError) as error:
+        store.add_results(RUN.id, some(2, start=4))
+    with pytest.raises(StoreError):  # the same file again
+        store.update_run(dataclasses.replace(RUN, state=RunState.INTERRUPTED))
+    store.close()
+    (copy,) = path.parent.glob("results-saved-*.sqlite")
+    assert str(copy) in str(error.value)
+    assert copy.stat().st_mode & 0o777 == 0o600
+    with open_store(copy) as saved:
+        assert list(saved.results(RUN.id)) == some(5)
+        assert saved.run(RUN.id).state is RunState.INTERRUPTED
+
+
+def test_a_store_that_is_removed_after_the_last_write_is_told(path: Path) -> None:
+    store = open_store(path)
+    store.add_run(RUN)
+    path.unlink()
+    with pytest.raises(StoreError), store:
+        pass
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a file system of 1 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("no file system can be mounted here")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_store_on_a_full_disk_can_be_read(small_disk: Path, killed: bool) -> None:
+    path = small_disk / "results.sqlite"
+    with open_store(path) as store:
+        store.add_run(RUN)
+        store.add_results(RUN.id, some(2))
+        if killed:  # its WAL stays
+            for name in ("results.sqlite", "results.sqlite-wal"):
+                shutil.copy(small_disk / name, small_disk / f"killed-{name}")
+            path = small_disk / "killed-results.sqlite"
+            (small_disk / "killed-results.sqlite-wal").stat()
+    with contextlib.suppress(OSError), (small_disk / "full").open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    with open_store(path, readonly=True) as store:
+        assert len(list(store.results(RUN.id))) == 2
+
+
+def set_column(path: Path, statement: str) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as other, other:
+        other.execute(statement)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE results SET median_s = median_s * 2 WHERE no = 2",
+        "UPDATE results SET status = 'wrong' WHERE no = 2",
+        "UPDATE results SET flops = flops + 1 WHERE no = 2",
+        "UPDATE results SET checksum = NULL WHERE no = 2",
+        "UPDATE results SET detail = CAST(x'01' || substr(detail, 7) AS BLOB) WHERE no = 2",
+        "UPDATE results SET case_no = 3 - case_no, process = 1",
+        "DELETE FROM results WHERE no = 2",
+        "UPDATE problems SET key = replace(key, 'm=2', 'm=3')",
+        "UPDATE cases SET backend = 'torch' WHERE no = 2",
+        "UPDATE runs SET label = 'other'",
+        "UPDATE runs SET document = replace(document, '1.0', '2.0')",
+        "UPDATE environments SET document = replace(document, '\"h\"', '\"i\"')",
+        "UPDATE runs SET tally = tally + 1",
+        "UPDATE timings SET document = replace(document, '0.', '1.')",
+    ],
+)
+def test_no_other_data_is_read_from_a_damaged_store(path: Path, statement: str) -> None:
+    with open_store(path) as store:
+        store.add_run(RUN)
+        store.add_results(RUN.id, some(2))
+    set_column(path, statement)
+    with open_store(path, readonly=True, check=False) as store:
+        with pytest.raises(StoreError):
+            store.result_set(RUN.id)
+        assert store.damage().problems
+
+
+def test_points_of_history_are_checked(path: Path) -> None:
+    with open_store(path) as store:
+        store.add_run(RUN)
+        store.add_results(RUN.id, some(2))
+        assert len(store.history()) == 2
+        set_column(path, "UPDATE results SET low_s = low_s / 2 WHERE no = 1")
+        with pytest.raises(StoreError):
+            store.history()
+        set_column(path, "DELETE FROM results WHERE no = 1")
+        with pytest.raises(StoreError):
+            store.history()
+
+
+def test_what_changes_a_run_keeps_its_checksums(store: Store) -> None:
+    store.add_results(RUN.id, some(4))
+    store.add_results(RUN.id, some(2))  # replaced
+    store.add_results(RUN.id, some(1), alone=True)
+    store.add_results(RUN.id, some(1), process=1)
+    store.update_run(dataclasses.replace(RUN, finished=2.0, label="x"))
+    store.thin_samples(RUN.id)
+    assert len(list(store.results(RUN.id))) == 5
+    report = store.damage()
+    assert (report.problems, report.results, report.unchecked) == ((), 5, 0)
+
+
+def test_rows_of_older_versions_are_read_and_counted(path: Path) -> None:
+    with open_store(path) as store:
+        store.add_run(RUN)
+        store.add_results(RUN.id, some(2))
+    set_column(path, "UPDATE results SET checksum = NULL, detail = substr(detail, 6)")
+    set_column(path, "UPDATE runs SET checksum = NULL, tally = NULL")
+    with open_store(path) as store:
+        assert list(store.results(RUN.id)) == some(2)
+        store.add_results(RUN.id, some(1, start=3))
+        assert len(store.history()) == 3
+        report = store.damage()
+        assert (report.problems, report.results, report.unchecked) == ((), 3, 2)
 
 
 def test_a_time_that_is_none_is_damage(store: Store, path: Path) -> None:

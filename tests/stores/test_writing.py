@@ -11,9 +11,8 @@ import pytest
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Block, Case, Result, Run, RunState, Status
-from kernelmark.stores import new_run_id, open_store
+from kernelmark.stores import check_name, new_run_id, open_store
 from kernelmark.stores.store import Store
-from kernelmark.stores.values import check_name
 from kernelmark.testing.stores import measured, problem
 from kernelmark_dev.raising import raises
 

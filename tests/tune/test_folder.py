@@ -1,14 +1,12 @@
 """A tuning folder: what is one, what is remembered, and that files appear whole."""
 
-from __future__ import annotations
-
 import os
 
 import pytest
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.immutable import FrozenDict
-from kernelmark.tune.folder import State, TuningFolder, digest, write_whole
+from kernelmark.tune.folder import FolderState, TuningFolder, digest, write_whole
 
 
 def test_a_folder_with_a_workload_is_one(tmp_path):
@@ -44,8 +42,10 @@ def test_plans_are_in_natural_order(tmp_path):
 
 def test_the_state_is_remembered(tmp_path):
     folder = TuningFolder(tmp_path)
-    assert folder.read_state() == State()
-    state = State(names=FrozenDict({"gemm m=1": "A_0"}), written=FrozenDict({"A_0": digest("x")}))
+    assert folder.read_state() == FolderState()
+    state = FolderState(
+        names=FrozenDict({"gemm m=1": "A_0"}), written=FrozenDict({"A_0": digest("x")})
+    )
     folder.write_state(state)
     assert folder.read_state() == state
 
@@ -61,7 +61,7 @@ def test_a_file_appears_whole_or_stays_as_it_was(tmp_path, monkeypatch):
     path = tmp_path / "file"
     write_whole(path, "before")
 
-    def full(descriptor: int) -> None:
+    def full(descriptor):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)

@@ -1,7 +1,5 @@
 """Points: the numbered list of a space."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 
@@ -9,8 +7,8 @@ import numpy as np
 import pytest
 
 from kernelmark.core.immutable import FrozenDict
-from kernelmark.core.space import Space
-from kernelmark.tune.points import Points
+from kernelmark.core.result import Space
+from kernelmark.tune.strategies.base import Points
 
 SPACE = Space(
     parameters={"block": (16, 32, 64), "mode": ("a", "b"), "pad": (False, True)},
@@ -19,12 +17,16 @@ SPACE = Space(
 )
 
 
-def test_all_legal_points_in_the_spaces_order() -> None:
+def test_all_legal_points_in_the_spaces_order():
     points = Points.of(SPACE)
-    assert [dict(points.config(i)) for i in range(len(points))] == [dict(c) for c in SPACE]
+    every = range(len(points))
+    assert [dict(points.config(i)) for i in every] == [dict(c) for c in SPACE]
+    assert [points.index(points.config(i)) for i in every] == [*every]
     assert points.names == ("block", "mode", "pad")
     assert points.values == ((16, 32, 64), ("a", "b"), (False, True))
     assert points.codes.dtype == np.int16
+    whole = Points.of(Space(parameters={"a": (5, 6), "b": ("x", "y", "z")}))
+    assert whole.codes.tolist() == [list(c) for c in itertools.product(range(2), range(3))]
 
 
 PARTS = Space(
@@ -38,7 +40,7 @@ PARTS = Space(
 )
 
 
-def test_only_combinations_of_one_part_are_points() -> None:
+def test_only_combinations_of_one_part_are_points():
     points = Points.of(PARTS)
     assert PARTS.size == len(points) == 5
     assert [dict(points.config(i)) for i in range(len(points))] == [dict(c) for c in PARTS]
@@ -46,7 +48,7 @@ def test_only_combinations_of_one_part_are_points() -> None:
     assert points.neighbours(4).tolist() == []
 
 
-def test_a_sample_of_parts_has_the_seeds_and_nothing_between_parts() -> None:
+def test_a_sample_of_parts_has_the_seeds_and_nothing_between_parts():
     left = FrozenDict({"tile": 0, "vector": 0, "pack": True})
     many = tuple(range(1, 51))
     large = dataclasses.replace(
@@ -64,15 +66,9 @@ def test_a_sample_of_parts_has_the_seeds_and_nothing_between_parts() -> None:
     )
 
 
-def test_a_part_without_values_left_has_no_points() -> None:
+def test_a_part_without_values_left_has_no_points():
     narrow = dataclasses.replace(PARTS, parameters={**PARTS.parameters, "pack": (False,)})
     assert narrow.size == len(Points.of(narrow)) == 4
-
-
-def test_index_is_the_inverse_of_config() -> None:
-    points = Points.of(SPACE)
-    for i in range(len(points)):
-        assert points.index(points.config(i)) == i
 
 
 @pytest.mark.parametrize(
@@ -85,11 +81,11 @@ def test_index_is_the_inverse_of_config() -> None:
         {"block": 16, "mode": "a", "pad": False, "more": 1},
     ],
 )
-def test_a_configuration_that_is_no_point_has_no_number(config: dict[str, int | str]) -> None:
+def test_a_configuration_that_is_no_point_has_no_number(config):
     assert Points.of(SPACE).index(config) is None
 
 
-def test_neighbours_differ_in_one_parameter() -> None:
+def test_neighbours_differ_in_one_parameter():
     points = Points.of(SPACE)
     for i in range(len(points)):
         want = [
@@ -98,7 +94,7 @@ def test_neighbours_differ_in_one_parameter() -> None:
         assert sorted(points.neighbours(i).tolist()) == want
 
 
-def test_a_large_space_is_sampled_with_the_default_and_its_neighbours() -> None:
+def test_a_large_space_is_sampled_with_the_default_and_its_neighbours():
     big = Space(
         parameters={f"p{k}": tuple(range(10)) for k in range(8)},
         default=FrozenDict({f"p{k}": 3 for k in range(8)}),
@@ -116,13 +112,13 @@ def test_a_large_space_is_sampled_with_the_default_and_its_neighbours() -> None:
     assert np.array_equal(points.codes, again.codes)
 
 
-def test_legal_points_beyond_the_limit_are_sampled_too() -> None:
+def test_legal_points_beyond_the_limit_are_sampled_too():
     space = Space(parameters={"a": tuple(range(30)), "b": tuple(range(30))})
     assert len(Points.of(space, limit=200)) == 200
     assert len(Points.of(space, limit=900)) == 900
 
 
-def test_a_space_too_large_for_a_number_still_finds_its_points() -> None:
+def test_a_space_too_large_for_a_number_still_finds_its_points():
     huge = Space(parameters={f"p{k}": tuple(range(9)) for k in range(30)})
     points = Points.of(huge, limit=300)
     assert len(points) == 300
@@ -132,24 +128,21 @@ def test_a_space_too_large_for_a_number_still_finds_its_points() -> None:
     assert (points.find(other) == -1).all()
 
 
-@pytest.mark.parametrize("parameters", [{}, {"a": ()}, {"a": (1,), "b": ()}])
-def test_an_empty_space_has_no_points(parameters: dict[str, tuple[int, ...]]) -> None:
-    assert len(Points.of(Space(parameters=parameters))) == 0
-
-
-def test_nothing_is_legal() -> None:
-    points = Points.of(Space(parameters={"a": (1, 2)}, forbids=lambda c: "never"))
+@pytest.mark.parametrize(
+    "space",
+    [
+        *(Space(parameters=p) for p in ({}, {"a": ()}, {"a": (1,), "b": ()})),
+        Space(parameters={"a": (1, 2)}, forbids=lambda c: "never"),
+    ],
+)
+def test_an_empty_space_has_no_points(space):
+    points = Points.of(space)
     assert len(points) == 0
     assert points.index({"a": 1}) is None
 
 
-def test_one_long_parameter() -> None:
+def test_one_long_parameter():
     """A list of solutions is one parameter; it may be longer than 16 bits."""
     points = Points.of(Space(parameters={"solution": tuple(range(40_000))}))
     assert points.index({"solution": 39_999}) == 39_999
     assert len(points.neighbours(5)) == 39_999
-
-
-def test_codes_are_the_product_of_values() -> None:
-    points = Points.of(Space(parameters={"a": (5, 6), "b": ("x", "y", "z")}))
-    assert points.codes.tolist() == [list(c) for c in itertools.product(range(2), range(3))]

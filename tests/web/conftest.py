@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,23 +15,12 @@ from fastapi.testclient import TestClient
 
 from kernelmark import ops
 from kernelmark.core.environment import DeviceInfo, Environment
-from kernelmark.core.metric import Roof
-from kernelmark.core.result import (
-    Block,
-    Case,
-    Check,
-    KernelInfo,
-    Measurement,
-    Result,
-    Run,
-    RunState,
-    Status,
-    StopReason,
-)
+from kernelmark.core.result import Case, KernelInfo, Measurement, Result, Run, RunState, Status
 from kernelmark.stores import open_store
 from kernelmark.stores.store import Store
 from kernelmark.web.app import create_app
 from kernelmark.web.source import Source
+from kernelmark_dev.results import make_check, make_measurement, make_result, make_roof
 
 RUNS = 8
 DAY_S = 86400.0
@@ -42,26 +32,8 @@ CPU = DeviceInfo(name="cpu", kind="cpu", model=f"a CPU {HOSTILE}", arch="x86_64"
 
 
 def a_measurement(median_s: float, source: random.Random) -> Measurement:
-    blocks = tuple(
-        Block(
-            process=0,
-            allocation=i,
-            samples_s=tuple(median_s * source.uniform(0.999, 1.001) for _ in range(5)),
-        )
-        for i in range(3)
-    )
-    return Measurement(
-        blocks=blocks,
-        low_s=median_s * 0.99,
-        high_s=median_s * 1.01,
-        method="loop",
-        launches=2,
-        sets=3,
-        footprint_bytes=1000,
-        stop=StopReason.PRECISE,
-        warmup_s=0.1,
-        timed_s=0.2,
-    )
+    blocks = [[median_s * source.uniform(0.999, 1.001) for _ in range(5)] for _ in range(3)]
+    return make_measurement(*blocks, low_s=median_s * 0.99, high_s=median_s * 1.01)
 
 
 def a_result(
@@ -69,15 +41,13 @@ def a_result(
 ) -> Result:
     parsed = ops.parse(problem)
     op = ops.registry.get(parsed.op)
-    made = Result(
-        case=Case(problem=parsed, backend=backend),
-        device="cpu",
+    made = make_result(
+        Case(problem=parsed, backend=backend),
         arch="x86_64",
-        status=Status.OK,
         flops=op.flops(parsed),
         bytes=op.bytes(parsed),
         measurement=None if median_s is None else a_measurement(median_s, source),
-        check=Check(positions=9, worst=0.1, max_abs=1e-6, unwritten=0, guards_intact=True),
+        check=make_check(positions=9),
         kernel=KernelInfo(name=HOSTILE, resources={"registers": 64}),
     )
     return dataclasses.replace(made, **more)
@@ -117,9 +87,9 @@ def results_of(number: int) -> list[Result]:
 
 
 def fill(store: Store, runs: int = RUNS) -> None:
-    place = {"device": "cpu", "arch": "x86_64", "threads": CPU.units, "how": "", "measured": FIRST}
-    flops = Roof(kind="flops", name="f32", value=4e11, **place)
-    memory = Roof(kind="bytes", name="dram", value=2e10, **place)
+    place = {"arch": "x86_64", "threads": CPU.units, "measured": FIRST}
+    flops = make_roof("flops", "f32", 4e11, **place)
+    memory = make_roof("bytes", "dram", 2e10, **place)
     store.add_roofs([flops, memory], host="here")
     for number in range(runs):
         store.add_run(a_run(number))
@@ -139,10 +109,17 @@ def fill_long(store: Store, results: int) -> None:
     store.add_results("run-000", made)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with open_store(tmp_path / "results.sqlite") as opened:
+@pytest.fixture(scope="session")
+def filled_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("filled") / "results.sqlite"
+    with open_store(path) as opened:
         fill(opened)
+    return path
+
+
+@pytest.fixture
+def store(filled_store: Path, tmp_path: Path) -> Iterator[Store]:
+    with open_store(shutil.copy(filled_store, tmp_path)) as opened:
         yield opened
 
 

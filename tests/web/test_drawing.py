@@ -40,4 +40,4 @@ def test_a_process_that_ended_is_started_again(drawer):
 def test_it_ends_with_its_server(drawer):
     drawer.svg(SPEC)
     drawer._process.stdin.close()
-    assert drawer._process.wait(60) == 0
+    assert drawer._process.wait(600) == 0

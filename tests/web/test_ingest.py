@@ -10,10 +10,11 @@ from fastapi.testclient import TestClient
 from kernelmark.core import codec
 from kernelmark.core.result import ResultSet, RunState
 from kernelmark.stores import open_store
-from kernelmark.stores.tokens import Scope
-from kernelmark.web import ingest
+from kernelmark.stores.store import Scope
+from kernelmark.web import ingest, receiving
 from kernelmark.web.app import create_app
 from kernelmark.web.ingest import Limits
+from kernelmark.web.receiving import Refusal
 from kernelmark.web.source import Source
 
 from .conftest import HOSTILE, RUNS, a_run, results_of
@@ -165,19 +166,13 @@ def document(**changes):
         json.dumps(document(run={**document()["run"], "id": HOSTILE})).encode(),
         json.dumps(document(run={**document()["run"], "started": "nan"})).encode(),
         json.dumps(document(run={**document()["run"], "started": 10**400})).encode(),
+        body().replace(b'"samples_s":[', b'"samples_s":[-1.0,'),
     ],
 )
 def test_what_is_no_results_document_is_refused(client, store, writer, sent):
     answer = client.post("/api/runs", content=sent, headers=writer)
     assert (answer.status_code, code(answer)) == (400, "document")
     assert len(store.runs()) == RUNS
-
-
-def test_impossible_times_are_refused(client, store, writer):
-    text = document()
-    text["results"][0]["measurement"]["blocks"][0]["samples_s"] = [-1.0]
-    answer = client.post("/api/runs", content=json.dumps(text), headers=writer)
-    assert (answer.status_code, code(answer)) == (400, "document")
 
 
 def test_a_body_that_is_too_large_is_refused(serve, store, writer):
@@ -192,6 +187,75 @@ def test_a_body_that_is_too_large_is_refused(serve, store, writer):
     answer = client.post("/api/runs", content=parts(), headers=writer)
     assert (answer.status_code, code(answer)) == (413, "too-large")
     assert len(store.runs()) == RUNS
+
+
+@pytest.mark.parametrize("unit", [b"[]", b"{}", b'""'])
+def test_a_body_of_too_many_values_is_refused_unparsed(client, store, writer, unit, monkeypatch):
+    monkeypatch.setattr(receiving.Receiver, "_ask", None)  # not reached
+    sent = b"[" + b",".join([unit] * 2_100_000) + b"]"
+    answer = client.post("/api/runs", content=sent, headers=writer)
+    assert (answer.status_code, code(answer)) == (413, "too-large")
+
+
+@pytest.fixture
+def receiver(store):
+    made = receiving.Receiver(store)
+    yield made
+    made.close()
+
+
+def test_a_large_body_is_stored_by_another_process(store, receiver, monkeypatch):
+    monkeypatch.setattr(receiving, "_SMALL", 0)
+    assert receiver.receive(body()) == {"run": "run-090", "added": 6, "known": 0}
+    assert store.result_set("run-090") == NEW
+    with pytest.raises(Refusal) as error:
+        receiver.receive(b"{")
+    assert (error.value.status, error.value.code) == (400, "document")
+    process = receiver._process
+    process.kill()
+    process.wait()
+    assert receiver.receive(body())["known"] == 6  # by a new one
+
+
+def test_a_process_that_ends_is_told(receiver, monkeypatch):
+    monkeypatch.setattr(receiving, "_SMALL", 0)
+    monkeypatch.setattr(receiving, "_MOST_S", 0.0)  # killed at once
+    with pytest.raises(Refusal) as error:
+        receiver.receive(body())
+    assert (error.value.status, error.value.code) == (503, "store")
+
+
+def test_all_bodies_together_are_limited(serve, writer):
+    client = serve(limits=Limits(bodies_bytes=1000))
+    answer = client.post("/api/runs", content=body(), headers=writer)
+    assert (answer.status_code, code(answer)) == (503, "busy")
+    assert client.post("/api/runs", content=b"{", headers=writer).status_code == 400
+
+
+def test_a_run_with_other_results_is_refused(client, store, writer):
+    assert client.post("/api/runs", content=body(), headers=writer).status_code == 200
+    slower = dataclasses.replace(NEW.results[0].measurement, high_s=1.0)
+    other = dataclasses.replace(NEW.results[0], measurement=slower)
+    answer = client.post(
+        "/api/runs", content=body(dataclasses.replace(NEW, results=(other,))), headers=writer
+    )
+    assert (answer.status_code, code(answer)) == (409, "run-differs")
+    assert store.result_set("run-090") == NEW
+
+
+def test_a_run_whose_samples_were_thinned_is_known(client, store, writer):
+    assert client.post("/api/runs", content=body(), headers=writer).status_code == 200
+    assert store.thin_samples("run-090") == 6
+    answer = client.post("/api/runs", content=body(), headers=writer)
+    assert answer.json() == {"run": "run-090", "added": 0, "known": 6}
+
+
+@pytest.mark.parametrize("path", ["/", "/runs", "/run/run-001", "/healthz", "/static/style.css"])
+def test_head_is_get_without_the_body(client, path):
+    answer, whole = client.head(path), client.get(path)
+    assert answer.status_code == whole.status_code
+    assert answer.content == b""
+    assert answer.headers["content-type"] == whole.headers["content-type"]
 
 
 def test_too_many_requests_are_told_to_wait(serve, store, writer):
@@ -240,3 +304,36 @@ def test_hostile_results_are_shown_as_text(client, source, writer):
         text = client.get(address).text
         assert "<script>alert" not in text
         assert "&lt;script&gt;alert" in text
+
+
+def test_a_regression_is_accepted_and_that_is_undone_with_a_write_token(client, store, writer,
+                                                                        reader):  # fmt: skip
+    from kernelmark.api.compare import history
+
+    def states():
+        return {one.series: one for one in history(store, canaries="").stories}
+
+    worse = [name for name, one in states().items() if one.is_regression]
+    assert worse, "the store of these tests has a step"
+    asked = {"series": worse[0], "reason": "it does more now"}
+    for headers, status in (({}, 401), (reader, 403)):
+        answer = client.post("/api/acceptances", json=asked, headers=headers)
+        assert answer.status_code == status
+    answer = client.post("/api/acceptances", json=asked, headers=writer)
+    assert (answer.status_code, answer.json()["accepted"]) == (200, True)
+    accepted = states()[worse[0]]
+    assert not accepted.alarm
+    assert (accepted.accepted.reason, accepted.accepted.author) == ("it does more now", "writer")
+    answer = client.post("/api/acceptances", json=asked, headers=writer)
+    assert (answer.status_code, code(answer)) == (409, "nothing")
+    undo = {"series": worse[0], "accepted": False}
+    assert client.post("/api/acceptances", json=undo, headers=writer).status_code == 200
+    assert states()[worse[0]].alarm
+
+
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [(b"[", 400), (b"[]", 400), (b'{"series": 3}', 400), (b'{"series": "x"}', 404)],
+)
+def test_what_is_no_acceptance_is_refused(client, writer, content, status):
+    assert client.post("/api/acceptances", content=content, headers=writer).status_code == status

@@ -248,7 +248,7 @@ def test_a_figure_is_an_image_of_its_own(client, addresses):
         drawn += 1
         (figure,) = [a for tag, a in Tags(client.get(address).text).found if tag == "figure"]
         assert client.get(figure["data-figure"]).content == answer.content, name
-    assert drawn == 4  # series, result, roofline, charts
+    assert drawn == 5  # overview, series, result, roofline, charts
 
 
 def test_a_page_is_built_once_for_all_its_forms(serve, monkeypatch):
@@ -367,7 +367,12 @@ def test_only_series_with_new_points_are_judged_again(store, source, monkeypatch
     from kernelmark.web import source as module
 
     real = module.story
-    monkeypatch.setattr(module, "story", lambda points: judged.append(points) or real(points))
+
+    def story(points, **more):
+        judged.append(points)
+        return real(points, **more)
+
+    monkeypatch.setattr(module, "story", story)
     source.refresh()
     assert not judged
     store.add_run(a_run(50))

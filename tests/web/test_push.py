@@ -25,8 +25,7 @@ from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.result import ResultSet
 from kernelmark.report import vega
 from kernelmark.stores import open_store
-from kernelmark.stores.store import Store
-from kernelmark.stores.tokens import Scope
+from kernelmark.stores.store import Scope, Store
 from kernelmark.web.app import create_app
 from kernelmark.web.source import Source
 
@@ -74,6 +73,15 @@ def test_runs_arrive_exactly_with_their_roofs(store, there, token):
     for run_id in (LAST, "run-002"):
         assert there.result_set(run_id) == store.result_set(run_id)
     assert there.roofs(host="here") == store.roofs(host="here")
+
+
+def test_other_results_of_a_run_are_refused(store, there, token):
+    whole = store.result_set(LAST)
+    changed = dataclasses.replace(whole.results[0], flops=1)
+    there.add_result_set(dataclasses.replace(whole, results=(changed, *whole.results[1:])))
+    with listening(create_app(Source(there))) as url, pytest.raises(KernelmarkError) as error:
+        push.push(store, [LAST], url, token)
+    assert error.value.status == 409
 
 
 def test_only_what_is_missing_is_sent(store, there, token, monkeypatch):
@@ -165,7 +173,13 @@ def test_a_redirect_does_not_get_the_token(store, token):
     assert seen == [f"/api/runs/{LAST}"]
 
 
-@pytest.mark.parametrize("url", ["ftp://x", "localhost:80", "http://", "http://me:pw@host"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("ftp://x", "localhost:80", "http://", "http://me:pw@host"),
+        *("http://[27.0.0.1:1", "http://h:x", "http://h:99999"),
+    ],
+)
 def test_an_address_that_is_none_is_refused(store, url):
     with pytest.raises(UsageError):
         push.push(store, [LAST], url, "t")
@@ -261,8 +275,7 @@ def test_results_of_another_store_are_not_lost(there):
     assert (done.added, done.known) == (3, 3)
 
 
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_server_and_open_pages(store, tmp_path, default_signals, sign):
+def test_a_signal_ends_the_server_and_open_pages(store, tmp_path, default_signals):
     words = ["serve", "--port", "0", "--store", str(tmp_path / "results.sqlite")]
     process = subprocess.Popen(
         [sys.executable, "-m", "kernelmark", *words], stderr=subprocess.PIPE, text=True
@@ -274,7 +287,7 @@ def test_a_signal_ends_the_server_and_open_pages(store, tmp_path, default_signal
     assert json.loads(page.read())["title"] == "Overview"
     with urllib.request.urlopen(f"{found[0]}/events") as live:  # goes on for as long as it is read
         assert live.readline()
-        process.send_signal(sign)
+        process.send_signal(signal.SIGTERM)
         assert process.wait() == 0
     process.stderr.close()
 

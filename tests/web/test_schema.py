@@ -11,8 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from schemathesis.checks import not_a_server_error
 
 from kernelmark.stores import open_store
-from kernelmark.stores.store import Store
-from kernelmark.stores.tokens import Scope
+from kernelmark.stores.store import Scope, Store
 from kernelmark.web.app import create_app
 from kernelmark.web.ingest import Limits
 from kernelmark.web.source import Source

@@ -1,7 +1,5 @@
 """The suite of the five batched kernels."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from kernelmark.workloads import suites

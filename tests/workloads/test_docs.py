@@ -1,7 +1,5 @@
 """docs/suites.md says what the code does."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """benchmarks/drill_inputs.py: every reader has whole files to be damaged, and reads them."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Names of formats: one spelling in what is said, several in what is taken."""
 
-from __future__ import annotations
-
 import pytest
 
 from kernelmark.core.errors import UsageError
@@ -9,14 +7,15 @@ from kernelmark.workloads import importers, logs
 from kernelmark_dev.raising import raises
 
 
-@pytest.mark.parametrize("word", ["aiter-csv", "aiter_csv", "AITER_CSV", "aiter", " aiter-c"])
-def test_spellings_of_a_log(word):
-    assert logs.registry.find(word).name == "aiter-csv"
-
-
-@pytest.mark.parametrize("word", ["reference-csv", "reference_csv", "ref", "Reference_CSV"])
-def test_spellings_of_results(word):
-    assert importers.registry.find(word).name == "reference-csv"
+@pytest.mark.parametrize(
+    ("kind", "words", "name"),
+    [
+        (logs, ("aiter-csv", "aiter_csv", "AITER_CSV", "aiter", " aiter-c"), "aiter-csv"),
+        (importers, ("reference-csv", "reference_csv", "ref", "Reference_CSV"), "reference-csv"),
+    ],
+)
+def test_spellings(kind, words, name):
+    assert {kind.registry.find(word).name for word in words} == {name}
 
 
 def test_a_beginning_of_several_lists_these():
@@ -35,15 +34,10 @@ def test_a_beginning_of_several_lists_these():
 def test_an_unknown_one_lists_all_in_one_spelling(kind, word):
     with raises(UsageError, word) as refused:
         kind.registry.find(word)
-    assert refused.value.hint is not None
     assert ", ".join(kind.registry.names()) in refused.value.hint
     assert "_" not in refused.value.hint
-
-
-def test_a_close_one_is_offered_as_it_is_taken():
     with pytest.raises(UsageError) as refused:
         logs.registry.find("torch_tracer")
-    assert refused.value.hint is not None
     assert refused.value.hint.startswith("did you mean torch-trace?")
 
 

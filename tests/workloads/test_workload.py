@@ -1,7 +1,5 @@
 """A workload's file: what is written is read, what is edited wrongly is told with its row."""
 
-from __future__ import annotations
-
 import csv
 
 import pytest

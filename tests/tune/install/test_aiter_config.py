@@ -1,7 +1,5 @@
 """Lookup of aiter-style configs and what `lint` finds in them."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -16,7 +14,7 @@ GOOD = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 128, "num_warps"
 
 @pytest.fixture
 def root(tmp_path):
-    def put(path: str, document: object) -> None:
+    def put(path, document):
         file = tmp_path / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(document if isinstance(document, str) else json.dumps(document))
@@ -39,6 +37,9 @@ def test_the_default_file_by_buckets(root):
     assert found(root, m=16).config["num_warps"] == 2
     assert found(root, m=17).bucket == "any"
     assert not found(root).tuned
+    root("gemm/gfx950-X.json", {"any": GOOD, "M_LEQ_64": GOOD, "M_GEQ_4096": GOOD})
+    buckets = [found(root, "X", m=m).bucket for m in (64, 100, 5000)]
+    assert buckets == ["M_LEQ_64", "any", "M_GEQ_4096"]
 
 
 def test_a_specialised_file_replaces_the_default_altogether(root):
@@ -72,13 +73,6 @@ def test_a_backend_of_its_own(root):
     assert found(root, backend="other").config["num_warps"] == 2
 
 
-def test_greater_or_equal_comes_after_less_or_equal(root):
-    root("gemm/gfx950-X.json", {"any": GOOD, "M_LEQ_64": GOOD, "M_GEQ_4096": GOOD})
-    assert found(root, "X", m=64).bucket == "M_LEQ_64"
-    assert found(root, "X", m=100).bucket == "any"
-    assert found(root, "X", m=5000).bucket == "M_GEQ_4096"
-
-
 def test_what_is_missing_is_told(root):
     with pytest.raises(UsageError, match="GEMM-NO for gfx950"):
         found(root, "GEMM-NO")
@@ -90,7 +84,7 @@ def test_what_is_missing_is_told(root):
 def test_bounds_of_the_families():
     assert 320 in bounds(FAMILIES["afp4wfp4"])
     assert 1 not in bounds(FAMILIES["afp4wfp4"])
-    assert bounds(FAMILIES["a8w8"]) == STANDARD
+    assert bounds(FAMILIES["a8w8"]) == bounds("FUSED-GEMM-AFP4WFP4-MUL_ADD") == STANDARD
 
 
 @given(
@@ -100,12 +94,6 @@ def test_the_bucket_is_the_tightest_that_holds_m(names, m):
     buckets = dict.fromkeys([*names, "any"], GOOD)
     limits = sorted(x for x in STANDARD if f"M_LEQ_{x}" in names and m <= x)
     assert bucket_of(buckets, m, STANDARD) == (f"M_LEQ_{limits[0]}" if limits else "any")
-
-
-def test_a_clean_folder_has_no_findings(root):
-    root("gemm/gfx950-BATCHED_GEMM-A16WFP4.json", {"_note": "tuned by hand", "any": GOOD})
-    assert lint(root.root).files == 2
-    assert not texts(root)
 
 
 def test_dead_buckets(root):
@@ -140,6 +128,24 @@ def test_illegal_values(root, change, told):
     assert told in texts(root)[0][1]
 
 
+TWICE = '{"any": {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_M": 32}}'
+
+
+@pytest.mark.parametrize(
+    ("path", "document", "told"),
+    [
+        ("gemm/gfx950-GEMM-A8W8.json", TWICE, "BLOCK_SIZE_M is given twice"),
+        ("gemm/gfx950-BATCHED_GEMM-A8W8-K=128-N=131.json", {"any": GOOD}, "is not N=…-K=…"),
+        ("gemm/gfx950-BATCHED_GEMM-A8W8-N=5_K=5.json", {"any": GOOD}, "a family of its own"),
+        ("gemm/gxf950-BATCHED_GEMM-A8W8.json", {"any": GOOD}, "is never read: names are"),
+        ("gfx950/triton/gemm/deep/er/DEFAULT.json", {"any": GOOD}, "is never read: names are"),
+    ],
+)
+def test_keys_and_names_that_nobody_looks_for(root, path, document, told):
+    root(path, document)
+    assert told in " | ".join(text for _, text in texts(root))
+
+
 def test_other_findings(root):
     group = FAMILIES["a8w8_group"]
     root(f"gemm/gfx950-{group}.json", {"any": GOOD})
@@ -159,29 +165,6 @@ def test_other_findings(root):
         "any is 3 and not an object of settings",
     ):
         assert part in told
-
-
-def test_a_folder_without_configs_has_no_files(tmp_path):
-    assert lint(tmp_path).files == 0
-
-
-@pytest.mark.parametrize(
-    ("path", "told"),
-    [
-        ("gemm/gfx950-BATCHED_GEMM-A8W8-K=128-N=131.json", "K=128-N=131 is not N=…-K=…"),
-        ("gemm/gfx950-BATCHED_GEMM-A8W8-N=5_K=5.json", "is taken for a family of its own"),
-        ("gemm/gxf950-BATCHED_GEMM-A8W8.json", "is never read: names are"),
-        ("gfx950/triton/gemm/deep/er/DEFAULT.json", "is never read: names are"),
-    ],
-)
-def test_names_that_nobody_looks_for(root, path, told):
-    root(path, {"any": GOOD})
-    assert told in " | ".join(text for _, text in texts(root))
-
-
-def test_a_key_that_is_given_twice(root):
-    root("gemm/gfx950-GEMM-A8W8.json", '{"any": {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_M": 32}}')
-    assert "BLOCK_SIZE_M is given twice" in texts(root)[0][1]
 
 
 def test_blocks_of_the_batched_family(root):
@@ -212,5 +195,5 @@ def test_what_a_family_s_kernels_ask_for(root, family, suffix, is_read):
     assert (texts(root) == []) is is_read
 
 
-def test_the_bounds_of_a_fused_family_are_the_usual_ones():
-    assert bounds("FUSED-GEMM-AFP4WFP4-MUL_ADD") == STANDARD
+def test_a_folder_without_configs_has_no_files(tmp_path):
+    assert lint(tmp_path).files == 0

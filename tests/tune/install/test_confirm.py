@@ -1,12 +1,6 @@
 """Which kernel a library runs once a file of winners is installed."""
 
-from __future__ import annotations
-
-import ctypes
 import subprocess
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,10 +8,10 @@ from kernelmark import ops
 from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.result import KernelInfo
 from kernelmark.tune.install import apply
-from kernelmark.tune.install import confirm as confirming
-from kernelmark.tune.install.confirm import Proof, confirm, logged_names
+from kernelmark.tune.install import apply as confirming
+from kernelmark.tune.install.apply import Proof, confirm, logged_names
 from kernelmark.tune.install.emitters import registry
-from kernelmark.tune.records.results import Choice, Outcome
+from kernelmark.tune.results import Choice
 from kernelmark_dev.tuning import make_outcome
 
 LT = "Cijk_Ailk_Bljk_SB_MT128x64x16_MI32x32x1_SN"
@@ -25,7 +19,7 @@ OWN_CHOICE = "Cijk_Ailk_Bljk_SB_MT32x64x16_MI32x32x1_SN"
 TENSILE = "Cijk_Ailk_Bljk_SB_MT64x32x8_SE_K1"
 
 
-def winner(key: str, backend: str, name: str, index: int, version: str) -> Outcome:
+def winner(key, backend, name, index, version):
     kernel = KernelInfo(name=name, resources={"solution_index": index})
     tuned = Choice(
         backend=backend,
@@ -38,7 +32,7 @@ def winner(key: str, backend: str, name: str, index: int, version: str) -> Outco
     return make_outcome(1.4, problem=ops.parse(key), device="hip:0", arch="gfx90a", tuned=tuned)
 
 
-def written(form: str, outcome: Outcome, path: Path) -> Path:
+def written(form, outcome, path):
     emitter = registry.get(form)
     change = apply.prepare(emitter, [outcome], path)
     assert not change.skipped
@@ -52,15 +46,8 @@ def written(form: str, outcome: Outcome, path: Path) -> Path:
 )
 @pytest.mark.parametrize("key", ["gemm m=6 n=4 k=8 dtype=f32", "batched_gemm batch=2 m=6 n=4 k=8"])
 def test_a_library_runs_what_its_file_says_or_ignores_it(
-    rocm: ctypes.CDLL,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    form: str,
-    name: str,
-    index: int,
-    version: str,
-    key: str,
-) -> None:
+    rocm, tmp_path, monkeypatch, form, name, index, version, key
+):
     if "dtype" not in key:
         key += " dtype=f32 tb=t"
     outcome = winner(key, form, name, index, version)
@@ -75,9 +62,7 @@ def test_a_library_runs_what_its_file_says_or_ignores_it(
 
 
 @pytest.mark.parametrize("form", ["hipblaslt", "rocblas"])
-def test_a_winner_without_its_entry_is_told_from_an_ignored_one(
-    rocm: ctypes.CDLL, tmp_path: Path, form: str
-) -> None:
+def test_a_winner_without_its_entry_is_told_from_an_ignored_one(rocm, tmp_path, form):
     name, index = (LT, 3) if form == "hipblaslt" else (TENSILE, -13)
     version = "100202-fa4e0000" if form == "hipblaslt" else "5.2.0.fa4e0000"
     there = winner("gemm m=6 n=4 k=8 dtype=f32", form, name, index, version)
@@ -92,8 +77,8 @@ def test_a_winner_without_its_entry_is_told_from_an_ignored_one(
 
 @pytest.mark.parametrize("build", ["0", "1"])
 def test_a_kernel_that_runs_without_the_file_too_proves_nothing_of_the_file(
-    rocm: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: str
-) -> None:
+    rocm, tmp_path, monkeypatch, build
+):
     """The library's own choice has index 1, and index 2 in the next build."""
     version = "100202-fa4e0000"
     outcome = winner("gemm m=6 n=4 k=8 dtype=f32", "hipblaslt", OWN_CHOICE, 1, version)
@@ -116,18 +101,13 @@ def test_a_kernel_that_runs_without_the_file_too_proves_nothing_of_the_file(
     ],
 )
 def test_a_library_that_logs_no_kernel_without_the_file_runs_another_one(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    with_file: str,
-    alone: str,
-    code: int,
-    proof: Proof,
-) -> None:
+    tmp_path, monkeypatch, with_file, alone, code, proof
+):
     """rocBLAS has kernels of its own for vectors, which Tensile does not log."""
     outcome = winner("gemm m=1 n=4 k=8 dtype=f32", "rocblas", TENSILE, -13, "5.2.0.fa4e0000")
     path = written("rocblas", outcome, tmp_path / "tuned")
 
-    def run(command: Any, *, env: Mapping[str, str], **_: object) -> Any:
+    def run(command, *, env, **_):
         is_set = "ROCBLAS_TENSILE_GEMM_OVERRIDE_PATH" in env
         out = (with_file if is_set else alone).encode()
         return subprocess.CompletedProcess(command, 0 if is_set else code, out, b"failed\n")
@@ -137,9 +117,7 @@ def test_a_library_that_logs_no_kernel_without_the_file_runs_another_one(
     assert found.proof is proof, found.detail
 
 
-def test_a_run_that_fails_proves_nothing(
-    rocm: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_fails_proves_nothing(rocm, tmp_path, monkeypatch):
     outcome = winner("gemm m=6 n=4 k=8 dtype=f32", "hipblaslt", LT, 3, "100202-fa4e0000")
     path = written("hipblaslt", outcome, tmp_path / "tuned")
     monkeypatch.setenv("ROCM_PATH", str(tmp_path))  # where there is none
@@ -149,14 +127,14 @@ def test_a_run_that_fails_proves_nothing(
     assert not found.detail.startswith(KernelmarkError.__module__)
 
 
-def test_what_cannot_be_installed_is_refused(tmp_path: Path) -> None:
+def test_what_cannot_be_installed_is_refused(tmp_path):
     with pytest.raises(UsageError):
         confirm(registry.get("python"), [], tmp_path)
     with pytest.raises(UsageError):
         confirm(registry.get("hipblaslt"), [], tmp_path / "nothing")
 
 
-def test_a_missing_library_is_built_and_not_exported(tmp_path: Path) -> None:
+def test_a_missing_library_is_built_and_not_exported(tmp_path):
     """What `kmark export --as tensile` writes is not the library that is confirmed."""
     hints = {}
     for name in ("hipblaslt", "tensile"):
@@ -167,7 +145,7 @@ def test_a_missing_library_is_built_and_not_exported(tmp_path: Path) -> None:
     assert "kmark export" not in hints["tensile"]
 
 
-def test_a_library_must_have_been_built_from_tensile_logic(tmp_path: Path) -> None:
+def test_a_library_must_have_been_built_from_tensile_logic(tmp_path):
     emitter, file = registry.get("tensile"), tmp_path / "gfx90a" / "TensileLibrary_lazy_gfx90a.dat"
     file.parent.mkdir()
     (file.parent / "aldebaran_Cijk_Ailk_Bljk_SB.yaml").touch()
@@ -177,7 +155,7 @@ def test_a_library_must_have_been_built_from_tensile_logic(tmp_path: Path) -> No
     assert list(confirm(emitter, [], tmp_path)) == []
 
 
-def test_names_are_those_of_the_call() -> None:
+def test_names_are_those_of_the_call():
     call = {"m": "8", "n": "4", "k": "2", "transA": "T", "transB": "N", "batch_count": "1"}
     line = (
         "- { function: matmul, M: 8, N: 4, K: 2, transA: T, transB: N, batch_count: 1, "

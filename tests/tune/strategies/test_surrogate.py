@@ -1,16 +1,13 @@
 """The Gaussian process behind the default strategy, against the textbook's formulas."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from kernelmark.core.space import Space
-from kernelmark.tune.points import Points
-from kernelmark.tune.strategies._surrogate import Surrogate, features
+from kernelmark.core.result import Space
+from kernelmark.tune.strategies.base import Points
+from kernelmark.tune.strategies.kmark import Surrogate, features
 
 POINTS = Points.of(
     Space(
@@ -25,16 +22,13 @@ POINTS = Points.of(
 ALL = np.arange(len(POINTS))
 
 
-def scores(points: NDArray[np.int64]) -> NDArray[np.float64]:
+def scores(points):
     codes = POINTS.codes[points].astype(float)
     raw = np.sin(codes[:, 0]) + 0.3 * codes[:, 1] + (codes[:, 2] == 1) - 0.2 * codes[:, 3]
-    made: NDArray[np.float64] = (raw - 0.6) / 0.8
-    return made
+    return (raw - 0.6) / 0.8
 
 
-def textbook(
-    model: Surrogate, points: list[int], observed: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def textbook(model, points, observed):
     """Mean and deviation at every point by the plain formulas."""
     table = features(POINTS).table.astype(float)
     weights = np.exp(model._theta[:-2])[features(POINTS).groups]
@@ -50,11 +44,11 @@ def textbook(
 
 
 @pytest.fixture
-def chosen() -> list[int]:
+def chosen():
     return np.random.default_rng(3).choice(len(POINTS), 40, replace=False).tolist()
 
 
-def test_predictions_are_the_textbooks(chosen: list[int]) -> None:
+def test_predictions_are_the_textbooks(chosen):
     model = Surrogate(features(POINTS))
     observed = scores(np.array(chosen))
     model.fit(chosen, observed, ALL)
@@ -63,7 +57,7 @@ def test_predictions_are_the_textbooks(chosen: list[int]) -> None:
     np.testing.assert_allclose(model.deviation(), deviation, atol=2e-2)
 
 
-def test_a_point_added_later_counts_as_one_that_was_there(chosen: list[int]) -> None:
+def test_a_point_added_later_counts_as_one_that_was_there(chosen):
     model = Surrogate(features(POINTS))
     model.fit(chosen[:20], scores(np.array(chosen[:20])), ALL)
     for point in chosen[20:]:
@@ -74,7 +68,7 @@ def test_a_point_added_later_counts_as_one_that_was_there(chosen: list[int]) -> 
     np.testing.assert_allclose(model.deviation(), deviation, atol=3e-2)
 
 
-def test_room_is_made_for_more_points_than_expected() -> None:
+def test_room_is_made_for_more_points_than_expected():
     model = Surrogate(features(POINTS))
     first = list(range(10))
     model.fit(first, scores(np.array(first)), ALL)
@@ -84,7 +78,7 @@ def test_room_is_made_for_more_points_than_expected() -> None:
     np.testing.assert_allclose(model.predict(observed[:, None])[0][:140], observed, atol=0.2)
 
 
-def test_a_believed_point_changes_uncertainty_only_and_can_be_forgotten(chosen: list[int]) -> None:
+def test_a_believed_point_changes_uncertainty_only_and_can_be_forgotten(chosen):
     model = Surrogate(features(POINTS))
     observed = scores(np.array(chosen))
     model.fit(chosen, observed, ALL)
@@ -98,7 +92,7 @@ def test_a_believed_point_changes_uncertainty_only_and_can_be_forgotten(chosen: 
     assert np.array_equal(model.deviation(), deviation)
 
 
-def test_the_gradient_is_that_of_the_value(chosen: list[int]) -> None:
+def test_the_gradient_is_that_of_the_value(chosen):
     model = Surrogate(features(POINTS))
     observed = scores(np.array(chosen))
     rows = features(POINTS).table[chosen].astype(float)
@@ -116,7 +110,7 @@ def test_the_gradient_is_that_of_the_value(chosen: list[int]) -> None:
         assert gradient[at] == pytest.approx((up - down) / 2e-5, rel=1e-3, abs=1e-4)
 
 
-def test_length_scales_are_learned() -> None:
+def test_length_scales_are_learned():
     """What does not matter gets a longer scale than what does."""
     points = Points.of(
         Space(parameters={"matters": tuple("abcdefghij"), "idle": tuple("abcdefghij")})
@@ -130,7 +124,7 @@ def test_length_scales_are_learned() -> None:
     assert idle > matters + 1
 
 
-def test_columns_of_powers_of_two() -> None:
+def test_columns_of_powers_of_two():
     table = features(Points.of(Space(parameters={"block": (32, 48, 64, 96, 128)}))).table
     assert table[:, 0].tolist() == [0.0, 0.25, 0.5, 0.75, 1.0]
     share = table[:, 1]
@@ -153,13 +147,13 @@ def test_columns_of_powers_of_two() -> None:
         ((7,), 0, 0),
     ],
 )
-def test_columns_of_a_parameter(values: tuple[int, ...], columns: int, groups: int) -> None:
+def test_columns_of_a_parameter(values, columns, groups):
     made = features(Points.of(Space(parameters={"p": values})))
     assert made.table.shape == (len(values), columns)
     assert made.count == groups
 
 
-def test_unordered_names_are_equally_far_from_each_other() -> None:
+def test_unordered_names_are_equally_far_from_each_other():
     table = features(Points.of(Space(parameters={"p": ("x", "y", "z")}))).table
     far = [float(np.square(table[i] - table[j]).sum()) for i, j in ((0, 1), (0, 2), (1, 2))]
     assert far == pytest.approx([1.0, 1.0, 1.0])

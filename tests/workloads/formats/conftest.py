@@ -1,30 +1,29 @@
 """Logs of a few lines, written and read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest
 
 from kernelmark.workloads import logs
-from kernelmark.workloads.logs import Reading
+from kernelmark.workloads.calls import LogOptions
+from kernelmark.workloads.logs import LogReading
 
-Reader = Callable[..., Reading]
+Reader = Callable[..., LogReading]
 
 
 @pytest.fixture
-def read(tmp_path) -> Reader:
+def read(tmp_path):
     """Read a log of this text: `read(text, name="a.log", arch=…)`."""
 
-    def call(text: str | bytes, name: str = "a.log", **given: str) -> Reading:
+    def call(text, name="a.log", *, form=None, **options):
         path = tmp_path / name
         path.write_bytes(text.encode() if isinstance(text, str) else text)
-        return logs.read([str(path)], **given)
+        return logs.read([str(path)], form=form, options=LogOptions(**options))
 
     return call
 
 
 @pytest.fixture
-def told() -> Callable[[Reading], list[tuple[int, str]]]:
+def told():
     """Lines that were skipped, and why."""
     return lambda reading: [(one.line, str(one.reason)) for one in reading.skipped]

@@ -1,7 +1,5 @@
 """Damaged files: what cannot be is a sentence or a line that is left out, never a result."""
 
-from __future__ import annotations
-
 import gzip
 import zlib
 from pathlib import Path
@@ -9,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from kernelmark.core.errors import KernelmarkError, UsageError
-from kernelmark.tune.search import simulate
+from kernelmark.tune import simulate
 from kernelmark.workloads import importers
 from kernelmark.workloads import logs as reading
 from kernelmark.workloads import source as opening
-from kernelmark.workloads.importers import Importer, Overrides
+from kernelmark.workloads.importers import Overrides
 
 CSV = "x_val;aten-latency\n(256, 512, 64);{}\n"
 GOOGLE = '{{"context":{{"library_build_type":"x"}},"benchmarks":[{{"name":"BM/{size}/k:8",' + (
@@ -46,7 +44,7 @@ def test_what_a_reader_did_not_foresee_is_a_sentence(tmp_path, monkeypatch, erro
     path = tmp_path / "out.json"
     path.write_text(GOOGLE.format(size=8, time=1))
 
-    def fail(self: Importer, file: object) -> None:
+    def fail(self, file):
         raise error
 
     monkeypatch.setattr(type(importers.registry.find("googlebench")), "rows", fail)
@@ -78,7 +76,7 @@ def test_a_compressed_bomb_stops_at_the_limit(tmp_path, monkeypatch):
     assert path.stat().st_size * opening.MOST_RATIO < 64 << 20
 
 
-def bomb(path: Path, head: bytes) -> str:
+def bomb(path, head):
     """A file of 64 MiB of blanks after `head`, in 64 KiB."""
     pack = zlib.compressobj(9, wbits=31)
     blanks = (pack.compress(b" " * (1 << 20)) for _ in range(64))

@@ -1,7 +1,5 @@
 """aiter's tables: what the file's name, the columns and the gfx of a row say of a GEMM."""
 
-from __future__ import annotations
-
 import pytest
 
 from kernelmark.core.errors import UsageError
@@ -38,19 +36,36 @@ def test_tables_of_sizes_alone_are_typed_by_their_name(read, name, arch, problem
     assert set(call.lost) == set(lost)
 
 
-def test_tables_of_batches_alone_are_typed_by_their_name(read):
-    (call,) = read("B,M,N,K\n3,5,48,64\n", "a8w8_untuned_batched_gemm.csv").workload.calls
-    assert call.problem.key.startswith("batched_gemm_quant batch=3 m=5 n=48 k=64 a=i8")
-    (call,) = read("B,M,N,K\n3,5,48,64\n", "bf16_untuned_batched_gemm.csv").workload.calls
-    assert call.problem.key.startswith("batched_gemm batch=3 m=5 n=48 k=64 a=bf16")
+OPUS = "gfx,b,m,n,k,libtype,kernelId,splitK,us,kernelName\ngfx950,3,5,48,64,opus,311,1,7.8,f\n"
+FP8_KERNEL = (
+    "gfx,cu_num,M,N,K,kernelId,kernelName\n"
+    "gfx950,256,5,48,64,1,_ZN5aiter39fp8gemm_bf16_blockscale_BpreShuffle_128x128E\n"
+)
 
 
-def test_small_letters_are_the_same_columns(read):
-    text = "gfx,b,m,n,k,libtype,kernelId,splitK,us,kernelName\ngfx950,3,5,48,64,opus,311,1,7.8,f\n"
-    name = "dsv4_batched_gemm_a8w8_blockscale_mxscale_tuned.csv"
+@pytest.mark.parametrize(
+    ("text", "name", "problem"),
+    [
+        (
+            *("B,M,N,K\n3,5,48,64\n", "a8w8_untuned_batched_gemm.csv"),
+            "batched_gemm_quant batch=3 m=5 n=48 k=64 a=i8",
+        ),
+        (
+            *("B,M,N,K\n3,5,48,64\n", "bf16_untuned_batched_gemm.csv"),
+            "batched_gemm batch=3 m=5 n=48 k=64 a=bf16",
+        ),
+        # Small letters are the same columns.
+        (
+            *(OPUS, "dsv4_batched_gemm_a8w8_blockscale_mxscale_tuned.csv"),
+            "batched_gemm batch=3 m=5 n=48 k=64 a=f8e4m3 b=f8e4m3",
+        ),
+        # The name of a kernel that computes in 8 bits holds the type of its output too.
+        (FP8_KERNEL, "x.csv", F8),
+    ],
+)
+def test_types_by_the_names_of_files_and_kernels(read, text, name, problem):
     (call,) = read(text, name).workload.calls
-    assert call.problem.key.startswith("batched_gemm batch=3 m=5 n=48 k=64 a=f8e4m3 b=f8e4m3")
-    assert set(call.lost) == set(SCALED)
+    assert call.problem.key.startswith(problem + " ")
 
 
 def test_a_table_without_a_type_is_refused_unless_one_is_given(read):
@@ -62,14 +77,6 @@ def test_a_table_without_a_type_is_refused_unless_one_is_given(read):
             read(text, name)
         (call,) = read(text, name, dtype="f16").workload.calls
         assert call.problem.key.startswith("gemm m=5 n=48 k=64 a=f16")
-
-
-def test_a_kernel_that_computes_in_8_bits_is_not_bf16(read):
-    """Its name holds the type of its output too."""
-    head = "gfx,cu_num,M,N,K,kernelId,kernelName\n"
-    row = "gfx950,256,5,48,64,1,_ZN5aiter39fp8gemm_bf16_blockscale_BpreShuffle_128x128E\n"
-    (call,) = read(head + row, "x.csv").workload.calls
-    assert call.problem.key.startswith(F8 + " ")
 
 
 def test_a_shape_counts_once_whatever_it_was_tuned_on(read):

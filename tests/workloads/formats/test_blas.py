@@ -1,7 +1,5 @@
 """Column-major calls as row-major problems: the same bytes, the same numbers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -102,6 +100,39 @@ def test_what_is_no_plain_product_is_kept_as_one_and_told(fields, lost):
     call = blas.call(PLAIN | fields)
     assert call.lost == lost
     assert call.problem.dims["k"] == 32
+
+
+ROWS = PLAIN | {
+    "a_type": "f8_r",
+    "b_type": "f8_r",
+    "d_type": "bf16_r",
+    "scaleA": "2",
+    "scaleB": "v",
+}
+
+
+@pytest.mark.parametrize("bias", [{}, {"bias_vector": "1", "bias_type": "f32_r"}])
+def test_factors_of_rows_are_part_of_the_problem(bias):
+    call = blas.call(ROWS | bias, "gfx942")
+    kind = "f8e4m3fnuz"
+    expected = f"gemm_epilogue m=5 n=48 k=32 dtype={kind} c=bf16 tb=t scale=row"
+    assert call.problem == ops.parse(expected + (" bias=yes bias_type=f32" if bias else ""))
+    assert call.lost == ()
+    again = {**blas.fields_of(call.problem), **call.blas}
+    assert again == {**blas.fields_of(call.problem), "a_type": "f8_r", "b_type": "f8_r"}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({"batch_count": "4"}, {"alpha": "0.5"}, {"beta": "1"}, {"scaleB": "0"}, {"scaleA": "1"}),
+        *({"activation_type": "relu"}, {"d_type": "f8_r", "c_type": "f8_r"}),
+    ],
+)
+def test_other_calls_with_factors_are_read_without_them(fields):
+    call = blas.call(ROWS | fields, "gfx942")
+    assert call.problem.op in ("gemm", "batched_gemm")
+    assert "scaleA" in call.lost
 
 
 def test_a_bias_is_added_to_columns_of_blas_which_are_our_rows():

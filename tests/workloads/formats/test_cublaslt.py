@@ -1,15 +1,13 @@
 """cuBLASLt's trace lines: calls by the descriptions of their matrices."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelmark.core.errors import UsageError
 from kernelmark.workloads.calls import LogOptions
-from kernelmark.workloads.fields import BadLine
 from kernelmark.workloads.formats.cublaslt import readers
+from kernelmark.workloads.source import BadLine
 
 START = "[2026-01-31 10:20:30][cublasLt][812]"
 PLAIN = {

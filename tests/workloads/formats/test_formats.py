@@ -1,7 +1,5 @@
 """Each format by a small file of our own in its shape; what is read, and what is refused."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import json
@@ -268,19 +266,15 @@ def test_rocprof_statistics_are_means(read):
     assert found.case.timing.timer.value == "profiler"
 
 
-def test_rocprof_trace_has_samples(read):
+def test_rocprof_traces_have_samples(read):
     one, other = read("1_kernel_trace.csv", TRACE).results
-    assert times_us(one) == [2.0, 3.0]
-    assert times_us(other) == [0.5]
+    assert (times_us(one), times_us(other)) == ([2.0, 3.0], [0.5])
     assert one.kernel.name == "void add<float>(float*, int)"
     assert one.case.problem.dims == {"workgroup_size_x": 64, "grid_size_x": 1024}
-
-
-def test_the_trace_of_the_older_rocprof_has_samples(read):
-    (one,) = read("results.csv", OLD_TRACE).results
-    assert times_us(one) == [2.0, 3.0]
-    assert one.kernel.name == "add(float*, int) [clone .kd]"
-    assert one.case.problem.dims == {"wgr": 64, "grd": 1024}
+    (old,) = read("results.csv", OLD_TRACE).results
+    assert times_us(old) == [2.0, 3.0]
+    assert old.kernel.name == "add(float*, int) [clone .kd]"
+    assert old.case.problem.dims == {"wgr": 64, "grd": 1024}
 
 
 def test_google_benchmark(read):
@@ -318,12 +312,9 @@ def test_what_the_user_says_wins(read):
     assert {r.case.backend for r in found.results} == {"mine"}
     assert (found.run.label, found.run.started) == ("old", 86400.0)
     assert found.run.id.startswith("19700102-000000-")
-
-
-def test_the_same_file_is_the_same_run(read):
-    one = read("golden_x-gemm.csv", GEMM_CSV, started=1.0)
-    assert read("golden_x-gemm.csv", GEMM_CSV, started=1.0) == one
-    assert read("golden_x-gemm.csv", GEMM_CSV, started=2.0).run.id != one.run.id
+    one, same, other = (read("golden_x-gemm.csv", GEMM_CSV, started=s) for s in (1.0, 1.0, 2.0))
+    assert one == same
+    assert one.run.id != other.run.id
 
 
 BARE_GOOGLE = {"context": {"library_build_type": "x"}}
@@ -493,12 +484,11 @@ def test_many_rows_that_lost_times_are_not_all_named(read):
     assert re.findall(r"tritonbench_gemm x=(\d) x_2=8", told) == ["1", "2", "3"]
 
 
-def test_no_such_file_and_no_such_format(tmp_path):
-    with raises(UsageError, str(tmp_path / "none.csv")):
-        importers.read(tmp_path / "none.csv", Overrides())
+@pytest.mark.parametrize(("name", "form"), [("none.csv", None), ("a.csv", "nosuch")])
+def test_no_such_file_and_no_such_format(tmp_path, name, form):
     (tmp_path / "a.csv").write_text("x")
-    with raises(UsageError, "nosuch"):
-        importers.read(tmp_path / "a.csv", Overrides(), "nosuch")
+    with raises(UsageError, form or str(tmp_path / name)):
+        importers.read(tmp_path / name, Overrides(), form)
 
 
 @pytest.mark.parametrize(
@@ -580,12 +570,11 @@ def test_any_json_value_in_any_place_is_read_or_refused(tmp_path, name, whole, d
 
 
 def test_a_fit_of_the_complexity_is_no_failure(read):
-    fits = [
+    document = google_times(5.0)
+    document["benchmarks"] += [
         {"name": f"BM_a_{fit}", "run_name": "BM_a", "run_type": "aggregate", "aggregate_name": fit}
         for fit in ("BigO", "RMS")
     ]
-    document = google_times(5.0)
-    document["benchmarks"] += fits
     assert [one.status for one in read("out.json", document).results] == [Status.OK]
 
 
@@ -594,10 +583,13 @@ def googled(*names):
     return {"context": {"library_build_type": "release"}, "benchmarks": runs}
 
 
+ADD = "BM_add<float*>/8"
+
+
 @pytest.mark.parametrize(
     "names",
     [
-        ("BM_add<float*>/8", "BM_add<float&>/8", "BM_add<float>/8"),
+        (ADD, "BM_add<float&>/8", "BM_add<float>/8"),
         ("BM_copy/8", "BM_Copy/8", "bm_copy/8"),
         ("BM_add/n:8", "BM_add/N:8"),
         ("BM_a<x>/8", "BM_a_x/8"),
@@ -613,8 +605,8 @@ def test_a_google_benchmark_is_the_same_series_whatever_is_beside_it(read):
     def keys(*names):
         return {one.case.problem.key for one in read("g.json", googled(*names)).results}
 
-    assert keys("BM_add<float*>/8") & keys("BM_add<float*>/8", "BM_add<float&>/8")
-    assert not keys("BM_add<float*>/8") & keys("BM_add<float&>/8")
+    assert keys(ADD) & keys(ADD, "BM_add<float&>/8")
+    assert not keys(ADD) & keys("BM_add<float&>/8")
     assert keys("BM_add<float>/8") < keys("BM_add<float>/8", "BM_add_float/8")
     assert keys("BM_add_float/8") == {"bm_add_float arg=8"}
 

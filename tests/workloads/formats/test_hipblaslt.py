@@ -1,7 +1,5 @@
 """hipBLASLt: every kind of line that it logs, in every generation."""
 
-from __future__ import annotations
-
 import pytest
 
 from kernelmark.core.errors import UsageError
@@ -110,10 +108,9 @@ def test_torch_writes_shorter_maps(read, line, bias, lost):
 
 
 def test_calls_that_were_never_made_are_none(read):
-    text = (
-        PROFILE.replace("call_count: 4", "call_count: 0") + "\n" + PROFILE.replace("N: 5", "N: 6")
-    )
-    assert [call.problem.dims["m"] for call in read(text).workload.calls] == [6]
+    never = PROFILE.replace("call_count: 4", "call_count: 0")
+    reading = read(never + "\n" + PROFILE.replace("N: 5", "N: 6"))
+    assert [call.problem.dims["m"] for call in reading.workload.calls] == [6]
 
 
 def test_a_trace_line_cut_behind_its_factors_keeps_them(read):
@@ -124,8 +121,7 @@ def test_a_trace_line_cut_behind_its_factors_keeps_them(read):
 def test_kernels_are_not_part_of_a_call(read):
     lines = [
         BENCH,
-        BENCH.replace("_index 17", "_index 4"),
-        BENCH.replace(" --solution_index 17", ""),
+        *(BENCH.replace(" --solution_index 17", new) for new in (" --solution_index 4", "")),
     ]
     assert keys(read("\n".join(lines))) == [(PROBLEM, 3)]
     two = EXTENDED + "\n" + EXTENDED.replace("Cijk_x", "Cijk_y").replace("index: 9", "index: 10")
@@ -136,13 +132,9 @@ def test_a_library_that_logs_twice_called_once(read):
     reading = read("\n".join([TRACE, BENCH, TRACE, BENCH, TRACE, BENCH, BENCH, PROFILE, EXTENDED]))
     assert keys(reading) == [(PROBLEM, 4)]
     assert reading.inputs[0].again == 4 + 3 + 4
-
-
-def test_different_calls_of_different_kinds_all_count(read):
-    other = PROFILE.replace("N: 5", "N: 6")
-    reading = read("\n".join([BENCH, other]))
-    assert sorted(count for _, count in keys(reading)) == [1, 4]
-    assert reading.inputs[0].again == 0
+    other = read("\n".join([BENCH, PROFILE.replace("N: 5", "N: 6")]))  # different calls all count
+    assert sorted(count for _, count in keys(other)) == [1, 4]
+    assert other.inputs[0].again == 0
 
 
 def test_a_group_is_its_members(read):
@@ -240,9 +232,12 @@ Git Version: 0123abcd
     assert "5 values for 25" in cells
 
 
-def test_commands_that_people_write_name_one_precision(read):
-    reading = read("hipblaslt-bench -m 48 -n 5 -k 32 --transA T --precision bf16_r\n")
+def test_a_command_that_is_never_ended_is_read_as_far_as_it_goes(read, told):
+    """And one that people write may name one precision."""
+    written = "hipblaslt-bench -m 48 -n 5 -k 32 --transA T --precision bf16_r\n"
+    reading = read(f"{written}hipblaslt-bench -m 4 \\")
     assert keys(reading) == [(PROBLEM, 1)]
+    assert [line for line, _ in told(reading)] == [2]
 
 
 API = (
@@ -275,12 +270,6 @@ def test_commands_that_a_shell_would_continue(read, told, end):
     assert [line for line, _ in told(reading)] == [len(words) + 2]
 
 
-def test_a_command_that_is_never_ended_is_read_as_far_as_it_goes(read, told):
-    reading = read(f"{BENCH}\nhipblaslt-bench -m 4 \\")
-    assert keys(reading) == [(PROBLEM, 1)]
-    assert [line for line, _ in told(reading)] == [2]
-
-
 OLD = (
     "transA,transB,M,N,K,alpha,lda,stride_a,beta,ldb,stride_b,ldc,stride_c,ldd,stride_d,d_type,"
     "compute_type,activation_type,bias_vector,hipblaslt-Gflops,us\n"
@@ -288,18 +277,39 @@ OLD = (
 )
 
 
-def test_a_table_of_output_types_alone_does_not_say_the_inputs(read):
-    with pytest.raises(UsageError):
-        read(OLD)
-    (call,) = read(OLD, dtype="f16").workload.calls
-    assert call.problem.dtypes == {"a": "f16", "b": "f16", "c": "f32", "acc": "f32"}
-
-
-@pytest.mark.parametrize("prefix", ["[0]", "[0]:"])
-def test_an_old_table_below_the_lines_of_its_client(read, prefix):
+@pytest.mark.parametrize("prefix", ["", "[0]", "[0]:"])
+def test_a_table_of_output_types_alone_does_not_say_the_inputs(read, prefix):
     """Version 600 printed no colon after the number of the solution."""
-    text = f"hipBLASLt version: 600\nIs supported 1 / Total solutions: 1\n{prefix}{OLD}"
+    client = "hipBLASLt version: 600\nIs supported 1 / Total solutions: 1\n" if prefix else ""
+    text = f"{client}{prefix}{OLD}"
     with pytest.raises(UsageError):
         read(text)
     (call,) = read(text, dtype="f16").workload.calls
     assert call.problem.dtypes == {"a": "f16", "b": "f16", "c": "f32", "acc": "f32"}
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (
+            "--batch_count 1 --a_type bf16_r --b_type bf16_r --c_type bf16_r --d_type bf16_r "
+            "-m 4096 -n 128 -k 64 -i 50 -v",
+            "gemm m=128 n=4096 k=64 a=bf16 b=bf16 c=bf16 acc=f32 ta=n tb=n",
+        ),
+        (
+            "--sizem 48 --sizen 5 --sizek 32 --batch 3 --precision f16_r --verify",
+            "batched_gemm batch=3 m=5 n=48 k=32 a=f16 b=f16 c=f16 acc=f32 ta=n tb=n",
+        ),
+        # As the client prints such commands: it lacks the end.
+        ("-m 48 -n 5 -k 32 --lda 48 --ldb 32 --ldc 48 --ldd 48 --a_type bf16_r", None),
+        ("-m 48 -n 5 -k 32", None),
+    ],
+)
+def test_defaults_of_the_client_fill_in_what_people_leave_out(read, line, problem):
+    if problem is None:
+        with pytest.raises(UsageError):
+            read(f"hipblaslt-bench {line}\n")
+        return
+    (call,) = read(f"hipblaslt-bench {line}\n").workload.calls
+    assert call.problem.key.startswith(f"{problem} ")
+    assert not call.lost

@@ -1,13 +1,11 @@
 """PyTorch inductor's max-autotune: problems of its log, and times of its log and its file."""
 
-from __future__ import annotations
-
 import json
 import math
 
 import pytest
 
-from kernelmark.core.errors import KernelmarkError, UsageError
+from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.result import Status
 from kernelmark.workloads import importers
 from kernelmark.workloads.importers import Overrides
@@ -139,7 +137,6 @@ def read(tmp_path, text, name="run.log"):
     path = tmp_path / name
     path.write_text(text)
     importer = importers.recognized(path)
-    assert importer is not None
     assert importer.name == "inductor"
     return importers.read(path, Overrides()).results
 
@@ -167,16 +164,6 @@ def test_every_choice_of_a_file(tmp_path):
     assert [one.status for one in found] == [Status.OK, Status.OK, Status.RUNTIME_ERROR]
     assert found[1].case.config == {"choice": "triton", "BLOCK_M": 64, "num_warps": 4}
     assert found[1].measurement.median_s == pytest.approx(5e-5)
-
-
-def test_a_log_that_was_cut_in_a_time_is_refused(tmp_path):
-    with pytest.raises(UsageError):
-        read(tmp_path, LOG.partition(" 100.0%")[0] + " 100.0% ACC_T")
-
-
-def test_a_setting_of_5000_digits_is_refused(tmp_path):
-    with pytest.raises(KernelmarkError):
-        read(tmp_path, LOG.replace("BLOCK_K=64", f"BLOCK_K={'9' * 5000}"))
 
 
 @pytest.mark.parametrize(
@@ -225,18 +212,20 @@ def test_choices_of_ranks_stay_with_their_problem(tmp_path):
     assert times == {(512, 512), (512, 601), (64, 70), (64, 80)}
 
 
-@pytest.mark.parametrize("pair", [(TIMED_MM, ADDMM), (ADDMM, TIMED_MM)])
-def test_mixed_blocks_of_unnamed_processes_are_refused(tmp_path, pair):
-    with pytest.raises(UsageError):
-        read(tmp_path, "\n".join(mixed(*pair)) + "\n")
-
-
-@pytest.mark.parametrize("bad", ["mm 0,0601 ms 85.2%", "mm 60.1 us 85.2%", "mm 0.06"])
-def test_a_choice_that_cannot_be_read_is_refused(tmp_path, bad):
-    with pytest.raises(UsageError):
-        read(tmp_path, LOG.replace("mm 0.0601 ms 85.2%", bad))
-
-
-def test_a_log_that_was_cut_before_a_time_is_refused(tmp_path):
-    with pytest.raises(UsageError):
-        read(tmp_path, LOG[: LOG.index(" 0.0601")])
+@pytest.mark.parametrize(
+    "text",
+    [
+        LOG.partition(" 100.0%")[0] + " 100.0% ACC_T",  # cut behind a time, and before one
+        LOG[: LOG.index(" 0.0601")],
+        LOG.replace("BLOCK_K=64", f"BLOCK_K={'9' * 5000}"),
+        *(
+            LOG.replace("mm 0.0601 ms 85.2%", bad)
+            for bad in ("mm 0,0601 ms 85.2%", "mm 60.1 us 85.2%", "mm 0.06")
+        ),
+        # Blocks of processes that are not named.
+        *("\n".join(mixed(*pair)) + "\n" for pair in ((TIMED_MM, ADDMM), (ADDMM, TIMED_MM))),
+    ],
+)
+def test_a_log_that_is_cut_or_mixed_is_refused(tmp_path, text):
+    with pytest.raises(KernelmarkError):
+        read(tmp_path, text)

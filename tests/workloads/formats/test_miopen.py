@@ -1,7 +1,5 @@
 """MIOpen: commands of its driver in a log, and its find-db as problems and as times."""
 
-from __future__ import annotations
-
 import pytest
 
 from kernelmark.core.errors import UsageError
@@ -11,6 +9,10 @@ from kernelmark.workloads.importers import Overrides
 WORDS = (
     "-n 128 -c 3 -H 32 -W 30 -k 64 -y 3 -x 5 -p 1 -q 2 -u 1 -v 2 -l 1 -j 1 -m conv -g 1 -F 1 -t 1"
 )
+DIMS = {
+    "n": 128, "c": 3, "h": 32, "w": 30, "k": 64, "r": 3, "s": 5, "pad_h": 1, "pad_w": 2,
+    "stride_h": 1, "stride_w": 2, "dilation_h": 1, "dilation_w": 1, "groups": 1,
+}  # fmt: skip
 RUN = f"MIOpen(HIP): Command [LogCmdConvolution] ./bin/MIOpenDriver convfp16 {WORDS}"
 FIND = RUN.replace("LogCmdConvolution", "LogCmdFindConvolution")
 
@@ -20,33 +22,25 @@ def test_a_convolution_by_the_driver_s_words(read, told):
     (call,) = reading.workload.calls
     assert reading.inputs[0].formats == ("miopen",)
     assert call.count == 2, "the search is not a call"
-    assert call.problem.dims == {
-        "n": 128,
-        "c": 3,
-        "h": 32,
-        "w": 30,
-        "k": 64,
-        "r": 3,
-        "s": 5,
-        "pad_h": 1,
-        "pad_w": 2,
-        "stride_h": 1,
-        "stride_w": 2,
-        "dilation_h": 1,
-        "dilation_w": 1,
-        "groups": 1,
-    }
+    assert call.problem.dims == DIMS
     assert (call.problem.dtypes["x"], call.problem.options["layout"]) == ("f16", "nchw")
     assert [line for line, _ in told(reading)] == [4]
 
 
 @pytest.mark.parametrize(
-    ("change", "dtype"),
-    [("convfp16", "f16"), ("convbfp16", "bf16"), ("convint8", "i8"), ("conv", "f32")],
+    ("old", "new", "dtype"),
+    [
+        ("convfp16", "convfp16", "f16"),
+        ("convfp16", "convbfp16", "bf16"),
+        ("convfp16", "convint8", "i8"),
+        ("convfp16", "conv", "f32"),
+        ("./bin/MIOpenDriver", "MIOpenDriver.exe", "f16"),  # that of Windows
+    ],
 )
-def test_the_driver_names_the_dtype(read, change, dtype):
-    (call,) = read(RUN.replace("convfp16", change)).workload.calls
+def test_the_driver_names_the_dtype(read, old, new, dtype):
+    (call,) = read(RUN.replace(old, new)).workload.calls
     assert call.problem.dtypes["x"] == dtype
+    assert call.problem.dims == DIMS
 
 
 def test_layouts(read):
@@ -88,11 +82,6 @@ def test_calls_of_other_drivers_are_listed_as_skipped(read, told, driver):
     assert [line for line, _ in told(reading)] == [2]
 
 
-def test_the_driver_of_windows(read):
-    (call,) = read(RUN.replace("./bin/MIOpenDriver", "MIOpenDriver.exe")).workload.calls
-    assert call.problem.dims["n"] == 128
-
-
 def test_a_command_that_a_shell_would_continue(read, told):
     reading = read("./bin/MIOpenDriver conv -n 8 -c 64 \\\n  -H 56 -W 56 \\\n  -k 4\nnoise\n")
     (call,) = reading.workload.calls
@@ -116,10 +105,7 @@ def test_a_convolution_by_its_key(read, told):
     reading = read(LINE)
     (call,) = reading.workload.calls
     assert (call.count, call.lost, told(reading)) == (1, (), [])
-    assert call.problem.dims == {
-        "n": 8, "c": 16, "h": 32, "w": 30, "k": 64, "r": 3, "s": 5, "pad_h": 1, "pad_w": 2,
-        "stride_h": 1, "stride_w": 2, "dilation_h": 1, "dilation_w": 1, "groups": 1,
-    }  # fmt: skip
+    assert call.problem.dims == DIMS | {"n": 8, "c": 16}
     assert (call.problem.dtypes["x"], call.problem.options["layout"]) == ("f16", "nchw")
     assert reading.inputs[0].formats == ("miopen-find-db",)
     assert len(reading.inputs[0].notes) == 1, "no counts"
@@ -156,23 +142,22 @@ def test_what_no_op_computes_is_skipped(read, told, change):
     assert [line for line, _ in told(reading)] == [2]
 
 
-FORWARD = "16-32-30-3x5-64-32-15-8-1x2-1x2-1x1-0-NCHW-FP16-F"
+FORWARD = KEY
 BACKWARD = "64-32-15-3x5-16-32-30-8-1x2-1x2-1x1-0-NCHW-FP16-B"
 NEW = "SolverA:0.05,1024,miopenConvolutionFwdAlgoDirect;SolverB:0.07,0,miopenConvolutionFwdAlgoGEMM"
 OLD = "miopenConvolutionFwdAlgoGEMM:gemm,0.25,0,<unused>,<unused>"
 
 
-def read(tmp_path, text, name="gfx90a68.HIP.3_2_0.ufdb.txt"):
+def results(tmp_path, text, name="gfx90a68.HIP.3_2_0.ufdb.txt"):
     path = tmp_path / name
     path.write_text(text)
     importer = importers.recognized(path)
-    assert importer is not None
     assert importer.name == "miopen-find-db"
     return importers.read(path, Overrides()).results
 
 
 def test_every_solver_is_a_case(tmp_path):
-    one, two = read(tmp_path, f"{FORWARD}={NEW}\n")
+    one, two = results(tmp_path, f"{FORWARD}={NEW}\n")
     assert (one.case.problem.op, one.case.backend, one.arch) == ("conv", "miopen", "gfx90a")
     assert [one.case.config["solver"], two.case.config["solver"]] == ["SolverA", "SolverB"]
     assert one.measurement.median_s == pytest.approx(5e-5)
@@ -180,15 +165,13 @@ def test_every_solver_is_a_case(tmp_path):
 
 
 def test_a_backward_pass_is_named_by_the_sizes_of_the_forward_pass(tmp_path):
-    (one, _) = read(tmp_path, f"{BACKWARD}={NEW}\n", "db.txt")
+    (one, _) = results(tmp_path, f"{BACKWARD}={NEW}\n", "db.txt")
     assert one.case.problem.op == "miopen_conv_backward_data"
-    assert {name: one.case.problem.dims[name] for name in ("c", "h", "w", "k")} == {
-        "c": 16, "h": 32, "w": 30, "k": 64,
-    }  # fmt: skip
+    assert [one.case.problem.dims[name] for name in "chwk"] == [16, 32, 30, 64]
 
 
 def test_records_of_before_2(tmp_path):
-    (one,) = read(tmp_path, f"{FORWARD}={OLD};{OLD.replace('0.25', '0.5')}\n")
+    (one,) = results(tmp_path, f"{FORWARD}={OLD};{OLD.replace('0.25', '0.5')}\n")
     assert one.case.config == {"solver": "gemm"}
     assert one.measurement.median_s == pytest.approx(2.5e-4), "the first, as MIOpen reads it"
 
@@ -203,7 +186,7 @@ def test_records_of_before_2(tmp_path):
     ],
 )
 def test_the_name_of_the_file_has_the_architecture(tmp_path, name, arch):
-    assert read(tmp_path, f"{FORWARD}={NEW}\n", name)[0].arch == arch
+    assert results(tmp_path, f"{FORWARD}={NEW}\n", name)[0].arch == arch
 
 
 @pytest.mark.parametrize(
@@ -221,4 +204,4 @@ def test_the_name_of_the_file_has_the_architecture(tmp_path, name, arch):
 )
 def test_what_is_no_record_is_refused(tmp_path, broken):
     with pytest.raises(UsageError):
-        read(tmp_path, broken + "\n")
+        results(tmp_path, broken + "\n")

@@ -1,7 +1,5 @@
 """Tables of Nsight Compute: the same launches from either page, and what is refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from kernelmark.core.errors import KernelmarkError, UsageError
@@ -97,12 +95,9 @@ def test_launches_of_another_kernel_grid_or_device_stay_apart(read, text):
     assert one.kernel.name == ADD
 
 
-def test_both_pages_are_one_series(read):
+def test_both_pages_are_one_series_and_processes_are_blocks(read):
     keys = {one.case.id for one in read(raw()).results}
     assert keys == {one.case.id for one in read(details()).results}
-
-
-def test_processes_are_blocks(read):
     text = raw() + f'{launch(5, process=43)},"4,000","7"\n'
     blocks = [len(one.measurement.blocks) for one in read(text).results]
     assert sorted(blocks) == [1, 1, 1, 2]
@@ -156,26 +151,17 @@ def test_a_launch_shape_that_is_a_metric(read):
         raw()[:-20],
         raw()[:-3],
         details().rpartition('"Duration"')[0],
-    ],
-)
-def test_what_is_not_exact_is_refused(read, text):
-    with pytest.raises(KernelmarkError) as refused:
-        read(text)
-    assert refused.value.hint
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
+        # Decimal commas.
         raw("us", 1e-3, "{:.3f}").replace("4.256", "4,26"),
         raw().replace("7,018", "13.490.336"),
         raw().replace("4,256", "4.256"),  # ns: 4256 where a dot separates thousands
         details().replace('"2.59"', '"2,59"'),
     ],
 )
-def test_decimal_commas_are_refused(read, text):
-    with pytest.raises(UsageError):
+def test_what_is_not_exact_is_refused(read, text):
+    with pytest.raises(KernelmarkError) as refused:
         read(text)
+    assert refused.value.hint
 
 
 def test_a_last_line_without_an_end_is_doubtful(read):

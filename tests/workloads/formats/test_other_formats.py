@@ -1,7 +1,5 @@
 """rocBLAS, TunableOp, aiter and plain lists, by small files of our own."""
 
-from __future__ import annotations
-
 import pytest
 
 from kernelmark.core.errors import UsageError
@@ -68,10 +66,12 @@ def test_a_math_mode_that_a_trace_sets_is_told(read, told):
     assert [line for line, _ in told(reading)] == [1]
 
 
-def test_rocblas_layers_at_once_are_one_call(read):
-    reading = read("\n".join([ROCBLAS_TRACE, ROCBLAS, ROCBLAS_TRACE, ROCBLAS]))
+def test_rocblas_layers_at_once_are_one_call(read, told):
+    vectors = "rocblas-bench -f axpy -r f32_r -n 10\nrocblas_saxpy,10,1,0x1,1,0x2,1"  # passed over
+    reading = read("\n".join([vectors, ROCBLAS_TRACE, ROCBLAS, ROCBLAS_TRACE, ROCBLAS]))
     assert keys(reading) == [(F16_TO_F32, 2)]
     assert reading.inputs[0].again == 2
+    assert not told(reading)
 
 
 @pytest.mark.parametrize(
@@ -104,30 +104,23 @@ def test_rocblas_functions_of_one_type_and_of_batches(read, line, batch):
     assert not call.lost
 
 
-def test_rocblas_types_by_their_letters(read, told):
-    """As its documentation writes commands; the client takes both."""
-    letters = ROCBLAS.replace("f16_r", "h").replace("f32_r", "s")
-    reading = read(letters)
-    assert keys(reading) == [(F16_TO_F32, 1)]
-    assert not told(reading)
-
-
-@pytest.mark.parametrize("path", ["", "./", "/opt/rocm/bin/"])
-def test_commands_counted_by_uniq(read, path):
-    """sort LOG | uniq -c: the count is right-aligned."""
-    line = path + ROCBLAS
-    assert keys(read(f"  16320 {line}\n      4 {line}\n")) == [(F16_TO_F32, 16324)]
-
-
-@pytest.mark.parametrize("before", ["3 ", "[3] ", "  3: ", "  3 4 ", "12:30:01 "])
-def test_other_numbers_before_a_command_are_no_count(read, before):
-    assert keys(read(before + ROCBLAS)) == [(F16_TO_F32, 1)]
-
-
-def test_rocblas_calls_of_vectors_are_passed_over(read, told):
-    other = "rocblas-bench -f axpy -r f32_r -n 10\nrocblas_saxpy,10,1,0x1,1,0x2,1\n"
-    reading = read(other + ROCBLAS)
-    assert keys(reading) == [(F16_TO_F32, 1)]
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        # sort LOG | uniq -c: the count is right-aligned.
+        *(
+            (f"  16320 {path}{ROCBLAS}\n      4 {path}{ROCBLAS}\n", 16324)
+            for path in ("", "./", "/opt/rocm/bin/")
+        ),
+        # Other numbers are no count.
+        *((before + ROCBLAS, 1) for before in ("3 ", "[3] ", "  3: ", "  3 4 ", "12:30:01 ")),
+        # As its documentation writes commands; the client takes both.
+        (ROCBLAS.replace("f16_r", "h").replace("f32_r", "s"), 1),
+    ],
+)
+def test_commands_as_they_are_counted_and_written(read, told, text, count):
+    reading = read(text)
+    assert keys(reading) == [(F16_TO_F32, count)]
     assert not told(reading)
 
 
@@ -160,8 +153,8 @@ def test_rocblas_tuning_tables(read, told):
         (
             "ScaledGemmTunableOp_Float8_e4m3fnuz_Float8_e5m2fnuz_BFloat16_TN,"
             "tn_48_5_32_ld_32_32_48_rw_1_bias_Float,Gemm_Hipblaslt_TN_9,0.2",
-            "gemm m=5 n=48 k=32 a=f8e5m2fnuz b=f8e4m3fnuz c=bf16",
-            ("scaleA", "scaleB", "bias_type"),
+            "gemm_epilogue m=5 n=48 k=32 a=f8e5m2fnuz b=f8e4m3fnuz c=bf16 acc=f32 bias_type=f32",
+            (),
         ),
         (
             "ScaledGemmTunableOp_Float8_e4m3fn_TN,tn_48_5_32_ld_32_32_48_rw_0_bias_None",
@@ -278,7 +271,6 @@ def test_aiter_rows_that_are_broken(read, told):
         "m n k\n5 48 32\n",
         "k;n;m\n32;48;5\n",
         "name,m,n,k,us\nfirst,5,48,32,1.5\n",
-        "1,5,48,32\n",
     ],
 )
 def test_lists_of_sizes(read, told, text):
@@ -296,28 +288,40 @@ def test_lists_say_what_they_say(read):
         (7, "batched_gemm batch=3 m=5 n=48 k=32 a=f16 b=f16 c=f16 acc=f32 ta=t tb=n"),
         (1, "gemm m=5 n=48 k=32 a=f32 b=f32 c=f32 acc=f32 ta=n tb=t"),
     ]
-    assert dims(read("3,5,48,32\n")) == [{"batch": 3, "m": 5, "n": 48, "k": 32}]
+    listed = read("3,5,48,32\n", key="batch,m,n,k")
+    assert dims(listed) == [{"batch": 3, "m": 5, "n": 48, "k": 32}]
     (call,) = read(
         "M,N,K,transA,transB,a_type,compute_type\n48,5,32,T,N,f16_r,f32_r\n"
     ).workload.calls
     assert dict(call.problem.dims) == {"m": 5, "n": 48, "k": 32}
 
 
-def test_lists_with_broken_rows(read, told):
-    reading = read("5,48,32\n5,48\n5,48,32.5\n5,48,0\n6,48,32\n")
-    assert reading.workload.total == 2
-    assert [line for line, _ in told(reading)] == [2, 3, 4]
-
-
-def test_numbers_in_a_log_are_no_list(read, told):
-    reading = read(f"{ROCBLAS}\n1 2 3\n4,5,6\n")
-    assert reading.workload.total == 1
-    assert [line for line, _ in told(reading)] == [2, 3]
+@pytest.mark.parametrize(
+    ("text", "total", "lines"),
+    [
+        ("5,48,32\n5,48\n5,48,32.5\n5,48,0\n6,48,32\n", 2, [2, 3, 4]),
+        (f"{ROCBLAS}\n1 2 3\n4,5,6\n", 1, [2, 3]),  # numbers in a log are no list
+    ],
+)
+def test_lists_with_broken_rows(read, told, text, total, lines):
+    reading = read(text)
+    assert reading.workload.total == total
+    assert [line for line, _ in told(reading)] == lines
 
 
 @pytest.mark.parametrize("text", ["5,48,32\n", "M,N,K\n5,48,32\n", "heads,seq,dim\n2,16,64\n"])
 def test_a_list_that_names_no_dtype_is_told_to_be_bf16(read, text):
     assert len(read(text).inputs[0].notes) == 1
-    assert "batch,M,N,K" in read("1,5,48,32\n", dtype="bf16").inputs[0].notes[0]
     assert not read(text, dtype="bf16").inputs[0].notes
     assert not read("M,N,K,dtype\n5,48,32,fp16\n").inputs[0].notes
+
+
+def test_four_numbers_without_an_order_are_refused(read):
+    text = "512, 16, 2, 256\n"  # Tensile's deep_bench_nn_batched.csv has M, N, batch, K
+    for key in ("", "m,n,k", "m,n,k,l"):
+        with pytest.raises(UsageError):
+            read(text, key=key)
+    (call,) = read(text, key="M,N,batch,K").workload.calls
+    assert dict(call.problem.dims) == {"batch": 2, "m": 512, "n": 16, "k": 256}
+    reading = read("5,48,32\n" + text)
+    assert (reading.workload.total, [line.line for line in reading.skipped]) == (1, [2])

@@ -1,7 +1,5 @@
 """Logs as one workload: files, ranks, noise, folded lines, whatever bytes there are."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json
@@ -16,26 +14,18 @@ from kernelmark import ops
 from kernelmark.core.errors import UsageError
 from kernelmark.workloads import logs
 from kernelmark.workloads import source as opening
-from kernelmark.workloads.counting import NO_CALL, Skips
+from kernelmark.workloads.calls import LogOptions
+from kernelmark.workloads.logs import NO_CALL, Skips
 from kernelmark_dev.logs import Logged, bench_line, profile_line, trace_line, write_log
 from kernelmark_dev.raising import raises
 
 ONE = Logged(
-    *(),
-    m=48,
-    n=5,
-    k=32,
-    batch=1,
-    trans_a="T",
-    trans_b="N",
-    a_type="bf16_r",
-    d_type="bf16_r",
-    bias=False,
+    m=48, n=5, k=32, batch=1, trans_a="T", trans_b="N", a_type="bf16_r", d_type="bf16_r", bias=False
 )
 LINE = bench_line(ONE, 3)
 
 
-def other(n: int) -> str:
+def other(n):
     return LINE.replace("-n 5 ", f"-n {n} ")
 
 
@@ -63,12 +53,11 @@ def test_stdin_is_a_log(monkeypatch):
 
 
 def test_calls_that_differ_in_what_is_lost_are_distinct_but_one_problem(read):
-    calls = read(
-        "\n".join([LINE, LINE.replace("none", "gelu"), LINE.replace("--lda 32", "--lda 64")])
-    )
-    assert len(calls.workload.calls) == 3
-    assert len({call.problem for call in calls.workload.calls}) == 1
-    assert {call.lost for call in calls.workload.calls} == {(), ("activation_type",), ("lda",)}
+    lines = [LINE, LINE.replace("none", "gelu"), LINE.replace("--lda 32", "--lda 64")]
+    calls = read("\n".join(lines)).workload.calls
+    assert len(calls) == 3
+    assert len({call.problem for call in calls}) == 1
+    assert {call.lost for call in calls} == {(), ("activation_type",), ("lda",)}
 
 
 def test_noise_is_told_by_line_and_nothing_else_is(read, told):
@@ -142,15 +131,16 @@ def test_a_log_without_calls_is_an_error_that_says_what_was_tried(read, text, va
 
 
 def test_what_is_asked_for_has_to_be_there(tmp_path):
-    with raises(UsageError, str(tmp_path / "none.log")):
-        logs.read([str(tmp_path / "none.log")])
-    with raises(UsageError, str(tmp_path)):
-        logs.read([str(tmp_path)])
-    (tmp_path / "a").write_text(LINE)
-    with raises(UsageError, "nvbench"):
-        logs.read([str(tmp_path / "a")], form="nvbench")
-    with raises(UsageError, str(tmp_path / "a")):
-        logs.read([str(tmp_path / "a"), str(tmp_path / "a")])
+    log, none = tmp_path / "a", tmp_path / "none.log"
+    log.write_text(LINE)
+    for paths, form, told in (
+        ([none], None, none),
+        ([tmp_path], None, tmp_path),
+        ([log], "nvbench", "nvbench"),
+        ([log, log], None, log),
+    ):
+        with raises(UsageError, str(told)):
+            logs.read([*map(str, paths)], form=form)
 
 
 def test_a_named_format_is_the_only_one(read, told):
@@ -236,6 +226,13 @@ def rebroken(lines, cuts):
         yield data[:at] + (bytes([byte]) + data[at + 1 :] if byte else b"")
 
 
+def read_bytes(data):
+    """The calls, and the numbers of the lines that were skipped."""
+    skips = Skips()
+    found, _ = logs._read_log(opening.InputFile("x", io.BytesIO(data)), LogOptions(), None, skips)
+    return found, [skip.line for skip in skips]
+
+
 @settings(deadline=None, max_examples=150)
 @given(
     st.lists(PIECES, min_size=1, max_size=8),
@@ -244,16 +241,10 @@ def rebroken(lines, cuts):
 )
 def test_no_bytes_break_a_reader(lines, cuts, noise):
     data = b"\n".join([*rebroken(lines, cuts), noise])
-    source = opening.Source("x", io.BytesIO(data))
-    skips = Skips()
-    from kernelmark.workloads.calls import LogOptions
-    from kernelmark.workloads.logs import _read_log
-
-    found, _ = _read_log(source, LogOptions(), None, skips)
+    found, told = read_bytes(data)
     for one in found:
         assert ops.parse(one.call.problem.key) == one.call.problem
         assert one.count >= 0
-    told = [skip.line for skip in skips]
     assert told == sorted(told)
     assert all(1 <= line <= data.count(b"\n") + 2 for line in told)
 
@@ -262,17 +253,11 @@ def test_no_bytes_break_a_reader(lines, cuts, noise):
 @given(st.sampled_from(GOOD), st.integers(1, 10_000))
 def test_a_line_that_was_cut_is_skipped_or_means_the_same(line, at):
     """A log that ends in the middle of a line, of which there is one more."""
-    from kernelmark.workloads.calls import LogOptions
-    from kernelmark.workloads.logs import _read_log
-
     cut = line[: at % len(line)]
-    source, skips = opening.Source("x", io.BytesIO(f"{line}\n{cut}".encode())), Skips()
-    found, _ = _read_log(source, LogOptions(), None, skips)
-    whole = {one.call.problem for one in found if one.count}
-    told = [skip.line for skip in skips]
+    found, told = read_bytes(f"{line}\n{cut}".encode())
     assert told in ([], [2])
     if told or not cut:
-        assert len(whole) == 1
+        assert len({one.call.problem for one in found if one.count}) == 1
 
 
 @settings(deadline=None)
@@ -281,17 +266,7 @@ def test_lines_are_the_same_however_they_come(parts, size):
     data = b"\n".join(parts)
     pieces = [data[at : at + size] for at in range(0, len(data), size)]
     found = [line for some in opening.lines(pieces) for line in some]
-    assert (
-        found
-        == (
-            data.split(b"\n")
-            if not data.endswith(b"\n")
-            else data[:-1].split(b"\n")
-            if data
-            else []
-        )
-        or not data
-    )
+    assert found == data.removesuffix(b"\n").split(b"\n") or not data
 
 
 def test_a_line_without_an_end_is_cut(monkeypatch):

@@ -1,7 +1,5 @@
 """A profile is the same series from its database and its JSON as from its CSV."""
 
-from __future__ import annotations
-
 import copy
 import json
 import sqlite3
@@ -69,15 +67,12 @@ def test_a_database_has_the_problems_of_its_csv(database, tmp_path):
     key = next(key for key, times in found.items() if times == [700])
     assert "grid_size_x=2048" in key
     assert "workgroup_size_y=1" in key
-
-
-def test_columns_in_any_order_and_beside_others(database, tmp_path):
-    columns = ["id", *reversed(SIZES), "end", "queue", "start", "name"]
+    columns = ["id", *reversed(SIZES), "end", "queue", "start", "name"]  # in any order
     rows = [
         (number, *reversed(sizes), end, 0, start, name)
         for number, (name, start, end, *sizes) in enumerate(LAUNCHES)
     ]
-    assert series(database(columns, rows)) == series(trace(tmp_path))
+    assert series(database(columns, rows)) == found
 
 
 def test_a_database_without_sizes_goes_by_names(database):
@@ -94,10 +89,15 @@ def test_sizes_that_are_not_known_are_left_out(database):
     assert not any("grid_size" in key for key in found)
 
 
-def test_a_database_without_kernels_is_told(tmp_path):
+ENDLESS = """CREATE VIEW kernels AS WITH RECURSIVE one(name, start, end) AS
+    (SELECT 'add', 1, 2 UNION ALL SELECT name, start + 1, end + 1 FROM one) SELECT * FROM one"""
+
+
+@pytest.mark.parametrize("statement", ["CREATE TABLE other (name TEXT)", ENDLESS])
+def test_a_database_without_kernels_or_end_is_told(tmp_path, statement):
     path = tmp_path / "1_results.db"
     with sqlite3.connect(path) as connection:
-        connection.execute("CREATE TABLE other (name TEXT)")
+        connection.execute(statement)
     connection.close()
     with raises(UsageError, str(path)):
         importers.read(path, Overrides())
@@ -207,10 +207,8 @@ def test_a_database_numbers_agents_as_the_csv_does(database):
     """rocprofv3's default is --agent-index=relative: nodes that are visible, from 0."""
     columns = ("name", "start", "end", "agent_abs_index", "agent_log_index", "agent_type_index")
     made = database(columns, [("add", 1000, 2000 + i, i + 4, i, i - 2) for i in (2, 3)])
-    assert {one.device for one in importers.read(made, Overrides()).results} == {
-        "agent:2",
-        "agent:3",
-    }
+    found = importers.read(made, Overrides()).results
+    assert {one.device for one in found} == {"agent:2", "agent:3"}
 
 
 def test_tables_of_rocprof_compute_go_by_launch_shape_and_gpu(tmp_path):
@@ -288,15 +286,11 @@ def test_json_has_the_problems_of_its_csv(document, tmp_path):
 
 
 def test_json_of_several_agents_and_processes(document):
-    one = dispatch(*LAUNCHES[0])
-    other = dispatch(*LAUNCHES[0], node=5)
+    one, other = dispatch(*LAUNCHES[0]), dispatch(*LAUNCHES[0], node=5)
     found = importers.read(document(process([one, other]), process([one])), Overrides()).results
     blocks = {result.device: len(result.measurement.blocks) for result in found}
     assert blocks == {"agent:4": 2, "agent:5": 1}
-
-
-def test_json_numbers_agents_as_the_csv_does(document):
-    made = process([dispatch(*LAUNCHES[0]), dispatch(*LAUNCHES[0], node=5)])
+    made = process([one, other])  # agents are numbered as the CSV does
     made["agents"] = [one | {"logical_node_id": one["node_id"] - 2} for one in AGENTS]
     found = importers.read(document(made), Overrides()).results
     assert {one.device for one in found} == {"agent:2", "agent:3"}
@@ -324,16 +318,3 @@ def test_json_that_does_not_say_all_is_refused(document, broken):
     broken(told)
     with pytest.raises(KernelmarkError):
         importers.read(document(told), Overrides())
-
-
-def test_a_view_that_does_not_end_is_refused(tmp_path):
-    path = tmp_path / "1_results.db"
-    with sqlite3.connect(path) as connection:
-        connection.execute(
-            "CREATE VIEW kernels AS WITH RECURSIVE one(name, start, end) AS "
-            "(SELECT 'add', 1, 2 UNION ALL SELECT name, start + 1, end + 1 FROM one) "
-            "SELECT * FROM one"
-        )
-    connection.close()
-    with pytest.raises(UsageError):
-        importers.read(path, Overrides())

@@ -1,7 +1,5 @@
 """Traces of the PyTorch profiler: each call once, by the operator that does the work; kernels."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import random
@@ -31,13 +29,18 @@ def event(name, ts, dur, dims=None, types="float", strides=None, values=None, ti
     return ran | {"args": args} | more
 
 
-def trace(*events) -> str:
+def trace(*events):
     head = {"schemaVersion": 1, "deviceProperties": [{"name": "x"}], "record_shapes": 1}
     return json.dumps(head | {"traceEvents": list(events), "traceName": "t.json"}, indent=1)
 
 
 MM = ("aten::mm", [[5, 32], [32, 48]])
 ROWS = [[32, 1], [1, 32]]
+ONE = event(MM[0], 0, 10, MM[1], strides=ROWS)  # a product
+
+
+def products(count, step=10):
+    return [ONE | {"ts": step * i, "dur": 9} for i in range(count)]
 
 
 def keys(reading):
@@ -74,67 +77,50 @@ def test_what_wraps_counts_where_nothing_is_inside(read):
     assert first.problem.dims == second.problem.dims == {"m": 10, "n": 48, "k": 32}
 
 
+GEMM, BATCHED = "gemm m=5 n=48 k=32", "batched_gemm batch=3 m=5 n=48 k=32"
+FULL = f"{GEMM} a=f32 b=f32 c=f32 acc=f32 ta=n tb="
+A_BY_B, BATCH = [[5, 32], [32, 48]], [[3, 5, 32], [3, 32, 48]]
+
+
 @pytest.mark.parametrize(
     ("name", "dims", "strides", "values", "problem", "lost"),
     [
-        ("mm", [[5, 32], [32, 48]], [[32, 1], [48, 1]], None, "gemm m=5 n=48 k=32", ()),
-        ("mm", [[5, 32], [32, 48]], [[1, 5], [48, 1]], None, "gemm m=5 n=48 k=32", ()),
-        ("mm", [[5, 32], [32, 48]], [[40, 1], [48, 1]], None, "gemm m=5 n=48 k=32", ("ldb",)),
-        ("mm", [[5, 32], [32, 48]], [[0, 0], [48, 1]], None, "gemm m=5 n=48 k=32", ("layout",)),
-        ("mm", [[5, 32], [32, 48]], None, None, "gemm m=5 n=48 k=32", ("layout",)),
-        ("mm", [[1, 32], [32, 1]], [[99, 1], [1, 77]], None, "gemm m=1 n=1 k=32", ()),
+        ("mm", A_BY_B, [[32, 1], [48, 1]], [], GEMM, ()),
+        ("mm", A_BY_B, [[1, 5], [48, 1]], [], GEMM, ()),
+        ("mm", A_BY_B, [[40, 1], [48, 1]], [], GEMM, ("ldb",)),
+        ("mm", A_BY_B, [[0, 0], [48, 1]], [], GEMM, ("layout",)),
+        ("mm", A_BY_B, None, [], GEMM, ("layout",)),
+        ("mm", [[1, 32], [32, 1]], [[99, 1], [1, 77]], [], "gemm m=1 n=1 k=32", ()),
+        ("bmm", BATCH, [[160, 32, 1], [1536, 1, 32]], [], BATCHED, ()),
+        ("bmm", BATCH, [[0, 32, 1], [1536, 1, 32]], [], BATCHED, ("stride_b",)),
         (
-            "bmm",
-            [[3, 5, 32], [3, 32, 48]],
-            [[160, 32, 1], [1536, 1, 32]],
-            None,
-            "batched_gemm batch=3 m=5 n=48 k=32",
-            (),
+            *("addmm", [[48], *A_BY_B], [[1], [32, 1], [1, 32]], ["1", "1"]),
+            *(f"{FULL}t alpha=1.0 beta=0.0 bias=yes", ()),
         ),
         (
-            "bmm",
-            [[3, 5, 32], [3, 32, 48]],
-            [[0, 32, 1], [1536, 1, 32]],
-            None,
-            "batched_gemm batch=3 m=5 n=48 k=32",
-            ("stride_b",),
+            *("addmm", [[5, 48], *A_BY_B], [[48, 1], [32, 1], [48, 1]], ["0.5", "2"]),
+            *(f"{FULL}n alpha=2.0 beta=0.5 bias=no", ()),
         ),
         (
-            "addmm",
-            [[48], [5, 32], [32, 48], [], []],
-            [[1], [32, 1], [1, 32], [], []],
-            ["", "", "", "1", "1"],
-            "gemm m=5 n=48 k=32 a=f32 b=f32 c=f32 acc=f32 ta=n tb=t alpha=1.0 beta=0.0 bias=yes",
-            (),
+            *("baddbmm", [[3, 5, 48], *BATCH], [[240, 48, 1], [160, 32, 1], [1536, 48, 1]]),
+            *(["1", "1"], BATCHED, ()),
         ),
         (
-            "addmm",
-            [[5, 48], [5, 32], [32, 48], [], []],
-            [[48, 1], [32, 1], [48, 1], [], []],
-            ["", "", "", "0.5", "2"],
-            "gemm m=5 n=48 k=32 a=f32 b=f32 c=f32 acc=f32 ta=n tb=n alpha=2.0 beta=0.5 bias=no",
-            (),
-        ),
-        (
-            "baddbmm",
-            [[3, 5, 48], [3, 5, 32], [3, 32, 48], [], []],
-            [[240, 48, 1], [160, 32, 1], [1536, 48, 1], [], []],
-            ["", "", "", "1", "1"],
-            "batched_gemm batch=3 m=5 n=48 k=32",
-            (),
-        ),
-        (
-            "_addmm_activation",
-            [[48], [5, 32], [32, 48], [], [], []],
-            [[1], [32, 1], [1, 32], [], [], []],
-            ["", "", "", "1", "1", "True"],
-            "gemm m=5 n=48 k=32",
-            ("activation_type",),
+            *("_addmm_activation", [[48], *A_BY_B], [[1], [32, 1], [1, 32]], ["1", "1", "True"]),
+            *(GEMM, ("activation_type",)),
         ),
     ],
 )
 def test_products(read, name, dims, strides, values, problem, lost):
-    text = trace(event(f"aten::{name}", 0, 9, dims, strides=strides, values=values))
+    """`values` are those of the scalars, which follow the tensors."""
+    scalars = [[]] * len(values)
+    text = trace(
+        event(
+            *(f"aten::{name}", 0, 9, [*dims, *scalars]),
+            strides=None if strides is None else [*strides, *scalars],
+            values=[*[""] * len(dims), *values] if values else None,
+        )
+    )
     (call,) = read(text).workload.calls
     assert call.problem.key.startswith(problem)
     assert call.lost == lost
@@ -146,8 +132,9 @@ def test_scaled_products_say_their_output(read):
     ran["args"]["Input type"] = ["c10::Float8_e4m3fn"] * 2 + ["float"] * 2 + ["", "", "Scalar", ""]
     ran["args"]["Concrete Inputs"] = ["", "", "", "", "", "", "15", "False"]
     (call,) = read(trace(ran), arch="gfx942").workload.calls
-    assert call.problem.key.startswith("gemm m=16 n=48 k=32 a=f8e4m3 b=f8e4m3 c=bf16")
-    assert call.lost == ("scaleA", "scaleB")
+    assert call.problem.key.startswith("gemm_epilogue m=16 n=48 k=32 a=f8e4m3 b=f8e4m3 c=bf16")
+    assert call.problem.options["scale"] == "row"
+    assert call.lost == ()
     assert call.blas["scaleA"] == "2"
 
 
@@ -219,7 +206,7 @@ def test_convolutions_cover_what_computes_them(read, strides, layout):
 
 
 def test_what_cannot_be_read_is_told_with_its_line(read, told):
-    good = event("aten::mm", 0, 9, MM[1], strides=ROWS)
+    good = ONE
     text = trace(
         good,
         event("aten::mm", 20, 9, [[5, 32], [33, 48]]),
@@ -242,23 +229,19 @@ def test_a_trace_without_shapes_says_how_to_record_them(read):
 
 
 def test_a_trace_that_ends_early_keeps_what_it_has(read, told):
-    text = trace(*(event("aten::mm", 10 * i, 9, MM[1], strides=ROWS) for i in range(50)))
+    text = trace(*products(50))
     reading = read(text[: len(text) // 2])
     assert 20 <= reading.workload.total <= 26
     assert told(reading)[-1][1] == CUT_OFF
 
 
 def test_a_broken_event_costs_one_event(read, told):
-    text = trace(*(event("aten::mm", 10 * i, 9, MM[1], strides=ROWS) for i in range(9)))
+    text = trace(*products(9))
     at = text.index('"ts": 40')
     reading = read(text[:at] + '"ts": oops' + text[at + 8 :])
     assert reading.workload.total == 8
     assert [reason for _, reason in told(reading)] == [BROKEN]
-
-
-def test_events_alone_are_a_trace_too(read):
-    events = [event("aten::mm", 10 * i, 9, MM[1], strides=ROWS) for i in range(3)]
-    assert read(json.dumps(events)).workload.total == 3
+    assert read(json.dumps(products(3))).workload.total == 3  # events alone are a trace too
 
 
 anything = st.recursive(
@@ -303,7 +286,7 @@ def test_no_trace_breaks_the_reader(ran, at, cut):
 
 
 def test_nothing_is_too_deep(read, told):
-    text = trace(event("aten::mm", 0, 9, MM[1], strides=ROWS))
+    text = trace(ONE)
     deep = text.replace('"traceEvents": [', '"traceEvents": [' + "[" * 100_000, 1)
     reading = read(deep)
     assert reading.workload.total == 1
@@ -322,7 +305,7 @@ def kernel(correlation, dur, name="gemm_kernel", grid=(4, 1, 1), device=0, **arg
 
 
 REPLAYED = trace(
-    event(*MM[:1], 0, 10, MM[1], strides=ROWS),
+    ONE,
     launch(1, 5),
     kernel(1, 100.0),
     event("vllm::moe_forward", 20, 10, [[5, 32]]),
@@ -358,22 +341,24 @@ def test_time_is_covered_by_the_op_that_launched_it():
 
 # CUDA 12 and newer name a graph with every kernel: 0 is none. ROCm names none.
 @pytest.mark.parametrize(
-    ("graph", "node", "replayed_s"), [(0, 0, 0), (5, 0, 5e-4), (5, 7, 5e-4), (None, None, 0)]
+    ("launcher", "graph", "node", "replayed_s"),
+    [
+        ("cudaLaunchKernel", 0, 0, 0),
+        ("cudaLaunchKernel", 5, 0, 5e-4),
+        ("cudaLaunchKernel", 5, 7, 5e-4),
+        ("cudaLaunchKernel", None, None, 0),
+        ("cudaGraphLaunch", None, None, 5e-4),
+        ("hipGraphLaunch", None, None, 5e-4),
+    ],
 )
-def test_a_kernel_of_graph_0_is_not_replayed(graph, node, replayed_s):
+def test_kernels_of_a_graph_are_replayed(launcher, graph, node, replayed_s):
     named = {} if graph is None else {"graph id": graph, "graph node id": node}
-    text = trace(launch(3, 40), kernel(3, 500.0, **named))
+    text = trace(kernel(3, 500.0, **named), launch(3, 40, launcher), launch(4, 50), kernel(4, 9.0))
     assert coverage(text, {}).replayed_s == pytest.approx(replayed_s)
 
 
-@pytest.mark.parametrize("name", ["cudaGraphLaunch", "hipGraphLaunch"])
-def test_kernels_of_a_launched_graph_are_replayed(name):
-    text = trace(kernel(3, 500.0), launch(3, 40, name), launch(4, 50), kernel(4, 100.0))
-    assert coverage(text, {}).replayed_s == pytest.approx(5e-4)
-
-
 def test_a_second_trace_in_the_file_is_reported(read, tmp_path):
-    text = trace(event(*MM[:1], 0, 10, MM[1], strides=ROWS), kernel(1, 100.0))
+    text = trace(ONE, kernel(1, 100.0))
     reading = read(f"{text}\n{text}", "t.json")
     assert (reading.workload.total, len(reading.skipped)) == (1, 1)
     path = tmp_path / "two.json"
@@ -388,18 +373,15 @@ def test_what_no_op_covers_is_told(read):
     (note,) = reading.inputs[0].notes
     assert "90.0%" in note
     assert ": paged_attention 50.0%" in note
-    whole = trace(event(*MM[:1], 0, 10, MM[1], strides=ROWS), launch(1, 5), kernel(1, 100.0))
+    whole = trace(ONE, launch(1, 5), kernel(1, 100.0))
     assert not read(whole, "t.json").inputs[0].notes
-    without = trace(event(*MM[:1], 0, 10, MM[1], strides=ROWS))
+    without = trace(ONE)
     assert not read(without, "t.json").inputs[0].notes
 
 
 def test_an_op_that_was_skipped_covers_nothing(read):
     text = trace(
-        event(*MM[:1], 0, 10, MM[1], strides=ROWS),
-        event("aten::convolution_backward", 20, 10, [[5, 32]]),
-        launch(1, 25),
-        kernel(1, 100.0),
+        ONE, event("aten::convolution_backward", 20, 10, [[5, 32]]), launch(1, 25), kernel(1, 100.0)
     )
     (note,) = read(text, "t.json").inputs[0].notes
     assert note.startswith("100.0%")
@@ -415,16 +397,11 @@ def test_a_trace_of_replays_alone_is_no_workload_but_has_kernels(read):
 @pytest.mark.parametrize("packed", [True, False])
 def test_events_that_begin_late_in_the_file(read, packed):
     noise = "".join(random.Random(1).choices("abcdefgh", k=300_000))
-    call = event(*MM[:1], 0, 10, MM[1], strides=ROWS)
-    text = json.dumps({"deviceProperties": [{"name": noise}], "traceEvents": [call]}).encode()
+    text = json.dumps({"deviceProperties": [{"name": noise}], "traceEvents": [ONE]}).encode()
     reading = read(gzip.compress(text) if packed else text, "t.json.gz" if packed else "t.json")
     assert reading.workload.total == 1
-
-
-def test_events_after_megabytes_of_something_else(read):
-    """Nothing says that this is a trace but its end."""
-    call = event(*MM[:1], 0, 10, MM[1], strides=ROWS)
-    text = json.dumps({"metadata": "x" * 9_000_000, "traceEvents": [call]})
+    # Nothing says that this is a trace but its end.
+    text = json.dumps({"metadata": "x" * 9_000_000, "traceEvents": [ONE]})
     assert read(text, "t.json", form="torch-trace").workload.total == 1
 
 

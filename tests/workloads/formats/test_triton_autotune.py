@@ -1,7 +1,5 @@
 """Triton's autotuner files: times, a measured space, and problems that the user names."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -9,8 +7,9 @@ import pytest
 from kernelmark import ops
 from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Status
-from kernelmark.tune.search import simulate
+from kernelmark.tune import simulate
 from kernelmark.workloads import importers, logs
+from kernelmark.workloads.calls import LogOptions
 from kernelmark.workloads.importers import Overrides
 from kernelmark_dev.raising import raises
 
@@ -52,9 +51,11 @@ def test_every_config_is_a_case_of_one_problem(path):
     assert times[64, 8].status is Status.RUNTIME_ERROR
 
 
-@pytest.mark.parametrize("key", [None, []])
-def test_results_of_an_unknown_problem_are_refused(path, key):
-    path.write_text(json.dumps(FILE | {"key": key}))
+@pytest.mark.parametrize(
+    "change", [{"key": None}, {"key": []}, {"configs_timings": [[config(16, 4), [10**400]]]}]
+)
+def test_an_unknown_problem_and_a_time_of_too_many_digits_are_refused(path, change):
+    path.write_text(json.dumps(FILE | change))
     with pytest.raises(UsageError):
         importers.read(path, Overrides())
 
@@ -103,12 +104,6 @@ def test_a_time_that_cannot_be_is_a_failure_in_a_space(tmp_path, time_ms):
     assert [space.seconds(i) for i in range(2)].count(None) == 1
 
 
-def test_a_time_of_too_many_digits_is_refused(path):
-    path.write_text(json.dumps(FILE | {"configs_timings": [[config(16, 4), [10**400]]]}))
-    with pytest.raises(UsageError):
-        importers.read(path, Overrides())
-
-
 KEY = [512, 1024, 2048, "torch.bfloat16", "torch.bfloat16", "torch.float32"]
 
 
@@ -132,7 +127,7 @@ def file(tmp_path):
     ],
 )
 def test_named_values_are_a_problem(file, key, names, problem):
-    reading = logs.read([file(key)], key=names)
+    reading = logs.read([file(key)], options=LogOptions(key=names))
     (call,) = reading.workload.calls
     assert call.problem == ops.parse(problem)
     assert reading.inputs[0].formats == ("triton-autotune",)
@@ -154,4 +149,4 @@ def test_named_values_are_a_problem(file, key, names, problem):
 )
 def test_what_has_no_names_is_refused(file, key, names, value):
     with raises(UsageError, value):
-        logs.read([file(key)], key=names)
+        logs.read([file(key)], options=LogOptions(key=names))

@@ -1,7 +1,5 @@
 """tritonbench: its JSON has the results of its CSV."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

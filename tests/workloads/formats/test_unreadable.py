@@ -1,7 +1,5 @@
 """Files that hold no calls: one sentence that says what they are instead."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import random
@@ -26,7 +24,6 @@ CALL = "GemmTunableOp_Half_TN,tn_48_5_32_ld_32_32_48,Default,0.5\n"
 
 
 EMPTY = gzip.compress(b"", mtime=0)  # the same bytes in every process that collects tests
-NOTHING = (b"", b"\n \r\n\n", EMPTY, b"\xef\xbb\xbf\n")
 GARBAGE = random.Random(5).randbytes(5000)
 PACKED = gzip.compress(CALL.encode() * 3, mtime=0)
 OURS = '{"kernelmark":"results","version":1,"run":{},"results":[]}'

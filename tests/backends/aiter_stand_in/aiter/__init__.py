@@ -2,8 +2,6 @@
 
 # Functions of one name belong to several modules.
 # ruff: noqa: F811
-from __future__ import annotations
-
 import sys
 import types
 
@@ -70,6 +68,14 @@ def gemm_a8w8_CK(XQ, WQ, x_scale, w_scale, bias=None, dtype=torch.bfloat16, spli
 def gemm_a8w8_tune(XQ, WQ, x_scale, w_scale, Out, kernelId=0, splitK=0):
     CK_CALLS.append(("gemm_a8w8_tune", splitK, kernelId))
     return Out.copy_(_one_scaled(XQ, WQ, x_scale, w_scale))
+
+
+def gemm_a8w8(XQ, WQ, x_scale, w_scale, bias=None, dtype=torch.bfloat16, splitK=None):
+    return _by_rows(XQ, WQ, x_scale, w_scale, bias).to(dtype)
+
+
+def gemm_a8w8_blockscale(XQ, WQ, x_scale, w_scale, dtype=torch.bfloat16, isBpreshuffled=False):
+    return _by_blocks(XQ, WQ, x_scale, w_scale).to(dtype)
 
 
 def flash_attn_func(
@@ -153,6 +159,48 @@ def batched_gemm_a8w8(
     XQ, WQ, x_scale, w_scale, bias=None, dtype=torch.bfloat16, splitK=None, YQ=None, config=None
 ):
     return YQ.copy_(_scaled(XQ, WQ, x_scale, w_scale, bias))
+
+
+@_in_module("aiter.ops.triton.gemm.basic.gemm_a8w8")
+def gemm_a8w8(
+    x, w, x_scale, w_scale, bias=None, dtype=torch.bfloat16, y=None, config=None, skip_reduce=False
+):
+    assert y.dtype is dtype
+    return y.copy_(_by_rows(x, w, x_scale, w_scale, bias))
+
+
+@_in_module("aiter.ops.triton.gemm.basic.gemm_a8w8_blockscale")
+def gemm_a8w8_blockscale(
+    x,
+    w,
+    x_scale,
+    w_scale,
+    dtype=torch.bfloat16,
+    y=None,
+    config=None,
+    skip_reduce=False,
+    kernel_type="bandwidth_bound",
+    backend=None,
+):
+    assert y.dtype is dtype
+    return y.copy_(_by_blocks(x, w, x_scale, w_scale))
+
+
+def _by_rows(x, w, x_scale, w_scale, bias=None):
+    assert (x_scale.shape, w_scale.shape) == ((len(x), 1), (1, len(w)))
+    found = x.double() @ w.double().T * (x_scale * w_scale).double()
+    return found if bias is None else found + bias.double()
+
+
+def _by_blocks(x, w, x_scale, w_scale):
+    (m, k), (n, _) = x.shape, w.shape
+    assert x_scale.shape == (m, k // 128)
+    assert w_scale.shape == (-(-n // 128), k // 128)
+    rows = w_scale.repeat_interleave(128, 0)[:n]
+    left, right = (
+        t.double() * s.double().repeat_interleave(128, 1) for t, s in ((x, x_scale), (w, rows))
+    )
+    return left @ right.T
 
 
 @_in_module(_LONG)

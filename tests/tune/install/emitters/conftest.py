@@ -14,7 +14,7 @@ import yaml
 from kernelmark import ops
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.result import KernelInfo
-from kernelmark.tune.records.results import Choice, Outcome
+from kernelmark.tune.results import Choice, Outcome
 
 TRITON = FrozenDict(
     {
@@ -30,6 +30,7 @@ TRITON = FrozenDict(
         "matrix_instr_nonkdim": 16,
     }
 )
+AITER = FrozenDict({**TRITON, "xcds": 8})  # as aiter launches it
 IREE = FrozenDict(
     {
         "tile_m": 64,
@@ -131,12 +132,12 @@ def logic(solutions, table, *, kind="Equality", problem=None, version="4.33.0"):
     ]
 
 
-def put_yaml(path: Path, document: object) -> None:
+def put_yaml(path, document):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(yaml.safe_dump(document, default_flow_style=None, sort_keys=True))
 
 
-def put_json(path: Path, document: object, indent: int | None = 4) -> None:
+def put_json(path, document, indent=4):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document, indent=indent) + "\n")
 
@@ -150,18 +151,18 @@ class World:
     given: dict[str, str] = field(default_factory=dict)
 
 
-def _file(name: str) -> Callable[[Path], Path]:
+def _file(name):
     return lambda folder: folder / name
 
 
-def _aiter(folder: Path) -> Path:
+def _aiter(folder):
     default = {"M_LEQ_64": OLD, "any": {**OLD, "num_stages": 3}}
     put_json(folder / "gemm/gfx950-GEMM-A16W16.json", default)
     put_json(folder / "gemm/gfx950-GEMM-A16W16-N=256-K=256.json", default)
     return folder
 
 
-def _tensile(folder: Path) -> Path:
+def _tensile(folder):
     fast = solution(0, "fast", DepthU=128)
     grid = logic([fast], [[[128, 128, 1, 128], [0, 0.5]]], kind="GridBased")
     put_yaml(folder / "GridBased/gfx950_BBS.yaml", grid)
@@ -176,8 +177,8 @@ BLOCK_FP8 = FrozenDict(
 )
 
 
-def _block_fp8(comma: str) -> Callable[[Path], Path]:
-    def make(tmp_path: Path) -> Path:
+def _block_fp8(comma):
+    def make(tmp_path):
         folder = tmp_path / "configs"
         settings = {
             "BLOCK_SIZE_M": 64,
@@ -201,10 +202,10 @@ def experts(m=16, n=512, k=1024, e=8, top_k=2, dtype="bf16"):
     return ops.registry.get("moe").problem(m=m, n=n, k=k, e=e, top_k=top_k, dtype=dtype)
 
 
-def _moe(style: str) -> Callable[[Path], Path]:
+def _moe(style):
     """A file with entries that are not tuned; SGLang's for another version of Triton."""
 
-    def make(tmp_path: Path) -> Path:
+    def make(tmp_path):
         settings = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 64, "num_warps": 8}
         entries = {"1": settings, "64": settings | {"num_warps": 4}, "4096": settings}
         folder = tmp_path / "configs"
@@ -219,7 +220,7 @@ def _moe(style: str) -> Callable[[Path], Path]:
     return make
 
 
-def blas_outcomes(backend: str, first: int = 500, **more) -> tuple[Outcome, ...]:
+def blas_outcomes(backend, first=500, **more):
     made = [
         outcome(f"BBS_TN_{i}", product(m=m), backend, {"solution_index": first + i}, **more)
         for i, m in enumerate((16, 32, 48))
@@ -233,15 +234,24 @@ VALIDATORS = {
     "GCN_ARCH_NAME": "gfx950:sramecc+:xnack-",
     "ROCBLAS_VERSION": "5.2.0.5b515cf1bc",
 }
-WORLDS: dict[str, World] = {
+WORLDS = {
     "aiter": World(
         outcomes=(
-            outcome("BBS_TN_0", product(m=16)),
-            outcome("BBS_TN_1", product(m=2000), config={**TRITON, "num_warps": 8}),
-            outcome("BBS_TN_2", product(m=16, n=256, k=256)),
-            outcome("BBS_TN_3", product(m=300), kept=False),
+            outcome("BBS_TN_0", product(m=16), config=AITER),
+            outcome("BBS_TN_1", product(m=2000), config={**AITER, "num_warps": 8}),
+            outcome("BBS_TN_2", product(m=16, n=256, k=256), config=AITER),
+            outcome("BBS_TN_3", product(m=300), config=AITER, kept=False),
         ),
         base=_aiter,
+    ),
+    "aiter_tables": World(
+        outcomes=(
+            *(o for o in blas_outcomes("hipblaslt", version="100201-5b515cf1bc") if o.kept),
+            outcome("BBS_TN_4", product(m=300), "aiter", {"kernel": "triton"}),
+            outcome("BBS_TN_5", product(m=4000), "hipblaslt", {"solution_index": 9}, kept=False),
+        ),
+        base=_file("bf16_tuned_gemm.csv"),
+        given={"cu_num": "256"},
     ),
     "cublaslt": World(
         outcomes=(
@@ -296,10 +306,18 @@ WORLDS: dict[str, World] = {
         name: World(
             outcomes=(
                 *(
-                    outcome(f"F8_TN_{i}", product(m=m, dtype="f8e4m3"), config=BLOCK_FP8)
+                    outcome(
+                        f"F8_TN_{i}", product(m=m, dtype="f8e4m3"), config=BLOCK_FP8, arch="sm_90"
+                    )
                     for i, m in enumerate((16, 300))
                 ),
-                outcome("F8_TN_2", product(m=20, dtype="f8e4m3"), config=BLOCK_FP8, kept=False),
+                outcome(
+                    "F8_TN_2",
+                    product(m=20, dtype="f8e4m3"),
+                    config=BLOCK_FP8,
+                    kept=False,
+                    arch="sm_90",
+                ),
             ),
             base=_block_fp8(comma),
             given={"device_name": "NVIDIA_H200"},
@@ -310,11 +328,11 @@ WORLDS: dict[str, World] = {
         f"{style}_moe": World(
             outcomes=(
                 *(
-                    outcome(f"MOE_BF16_{i}", experts(m=m), config=MOE)
+                    outcome(f"MOE_BF16_{i}", experts(m=m), config=MOE, arch="sm_90")
                     for i, m in ((0, 16), (1, 300))
                 ),
-                outcome("MOE_BF16_2", experts(m=20), config=MOE, kept=False),
-                outcome("MOE_BF16_3", experts(m=16, e=64, top_k=4), config=MOE),
+                outcome("MOE_BF16_2", experts(m=20), config=MOE, kept=False, arch="sm_90"),
+                outcome("MOE_BF16_3", experts(m=16, e=64, top_k=4), config=MOE, arch="sm_90"),
             ),
             base=_moe(style),
             given={"device_name": "NVIDIA_H200"},
@@ -330,15 +348,16 @@ WORLDS: dict[str, World] = {
 
 
 @pytest.fixture
-def w(w_module: SimpleNamespace) -> SimpleNamespace:
+def w(w_module):
     return w_module
 
 
 @pytest.fixture(scope="module")
-def w_module() -> SimpleNamespace:
+def w_module():
     """The makers above, for tests in this folder."""
     names = (
         "TRITON",
+        "AITER",
         "OLD",
         "VALIDATORS",
         "WORLDS",

@@ -1,11 +1,11 @@
 """Winners in aiter's configs: only their own m, and never somebody else's shape."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import tempfile
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -18,11 +18,18 @@ from kernelmark.tune.install import apply as applying
 from kernelmark.tune.install.aiter_config import BOUNDS, FAMILIES, STANDARD, bucket_of, lint, lookup
 from kernelmark.tune.install.emitters import aiter as buckets
 from kernelmark.tune.install.emitters.aiter import emitter
-from kernelmark.tune.install.emitters.base import CannotWrite, Change, Edit
+from kernelmark.tune.install.emitters.base import CannotWrite, Edit
 
 FAMILY = "GEMM-A16W16"
 DEFAULT = f"gemm/gfx950-{FAMILY}.json"
 SPECIAL = f"gemm/gfx950-{FAMILY}-N=512-K=1024.json"
+
+
+@pytest.fixture
+def w(w_module):
+    """The makers, with winners tuned as aiter launches them."""
+    outcome = partial(w_module.outcome, config=w_module.AITER)
+    return SimpleNamespace(**{**vars(w_module), "outcome": outcome})
 
 
 @pytest.fixture
@@ -80,7 +87,7 @@ def test_only_the_keys_that_differ_change(w, root):
 def test_what_was_not_timed_with_is_left_out(w, root):
     old = {**w.OLD, "kpack": 2, "SPLITK_BLOCK_SIZE": 512, "GROUP_K": 128}
     w.put_json(root / SPECIAL, {"any": old})
-    applied(root, [w.outcome(problem=w.product(m=16), config={**w.TRITON, "split_k": 4})])
+    applied(root, [w.outcome(problem=w.product(m=16), config={**w.AITER, "split_k": 4})])
     config = found(root, 16).config
     assert "kpack" not in config
     assert "SPLITK_BLOCK_SIZE" not in config
@@ -101,18 +108,9 @@ def test_an_edit_of_the_default_is_caught(w, root):
     assert "n=7 k=7 m=9" in error
 
 
-def lookup_config(change: Change):
+def lookup_config(change):
     after = json.loads(change.edits[0].after)
     return after["M_LEQ_16"]
-
-
-def test_a_bucket_shared_with_a_loser_is_not_changed(w, root):
-    winner = w.outcome("BBS_TN_0", w.product(m=16))
-    loser = w.outcome("BBS_TN_1", w.product(m=12), kept=False)
-    change = emitter.emit([winner, loser], root, FrozenDict())
-    assert not change.edits
-    assert "BBS_TN_1" in change.skipped[0].reason
-    assert emitter.emit([winner], root, FrozenDict()).edits
 
 
 def test_a_bucket_that_serves_more_than_what_was_timed_is_told(w, root):
@@ -127,7 +125,7 @@ def test_a_bucket_that_serves_more_than_what_was_timed_is_told(w, root):
 
 def test_two_winners_of_one_file(w, root):
     one = w.outcome("BBS_TN_0", w.product(m=16))
-    two = w.outcome("BBS_TN_1", w.product(m=10000), config={**w.TRITON, "num_warps": 8})
+    two = w.outcome("BBS_TN_1", w.product(m=10000), config={**w.AITER, "num_warps": 8})
     change = applied(root, [one, two])
     assert len(change.edits) == 1
     assert found(root, 16).config["num_warps"] == 4
@@ -152,7 +150,7 @@ def test_the_nested_layout(w, tmp_path):
 def test_a_batch_of_its_own_where_the_kernel_asks_for_it(w, tmp_path):
     family = FAMILIES["bf16"]
     w.put_json(tmp_path / f"gemm/gfx950-{family}.json", {"any": w.OLD})
-    applied(tmp_path, [w.outcome(problem=w.product(batch=16))])
+    applied(tmp_path, [w.outcome(problem=w.product(batch=16), config=w.TRITON)])
     assert (tmp_path / f"gemm/gfx950-{family}-B=16-N=512-K=1024.json").is_file()
     assert found(tmp_path, 16, family=family, batch=16).config["num_warps"] == 4
     assert found(tmp_path, 16, family=family, batch=8).config == w.OLD
@@ -177,7 +175,7 @@ def test_parts_that_aiter_would_add_up_wrongly_are_held_back(w, tmp_path):
     problem = ops.registry.get("batched_gemm_quant").problem(
         scheme="a16wfp4", batch=16, m=8, n=512, k=1024
     )
-    split = w.outcome("F4_0", problem, config={**w.TRITON, "split_k": 4})
+    split = w.outcome("F4_0", problem, config={**w.AITER, "split_k": 4})
     change = emitter.emit([split], tmp_path, FrozenDict())
     assert not change.edits
     assert family in change.skipped[0].reason
@@ -196,22 +194,48 @@ def test_a_folder_given_by_dots_leaves_nothing_elsewhere(w, root, monkeypatch):
     assert list(place.iterdir()) == []
 
 
-def test_a_file_that_is_a_link_stays_one(w, root, tmp_path_factory):
-    real = tmp_path_factory.mktemp("elsewhere") / "special.json"
-    w.put_json(real, {"M_LEQ_8": w.OLD, "M_LEQ_16": w.OLD, "any": w.OLD})
-    (root / SPECIAL).symlink_to(real)
-    applied(root, [w.outcome(problem=w.product(m=16))])
-    assert (root / SPECIAL).is_symlink()
-    assert json.loads(real.read_text())["M_LEQ_16"]["BLOCK_SIZE_M"] == 16
+@pytest.mark.parametrize("old", [{"BLOCK_M": 64}, {"kernel_type": "compute_bound"}])
+def test_gluon_s_buckets_get_no_config_of_a_triton_kernel(w, root, old):
+    w.put_json(root / "gemm/gfx1250-GEMM-A16W16.json", {"any": {**w.OLD, **old}})
+    winner = w.outcome(problem=w.product(m=16))
+    change = emitter.emit([winner], root, FrozenDict({"arch": "gfx1250"}))
+    assert not change.edits
+    assert [skipped.name for skipped in change.skipped] == [winner.name]
 
 
-def test_gluon_s_names(w, root):
-    old = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64, "num_warps": 4, "num_stages": 2}
-    w.put_json(root / "gemm/gfx1250-GEMM-A16W16.json", {"any": old})
-    applied(root, [w.outcome(problem=w.product(m=16))], arch="gfx1250")
-    config = lookup(root, FAMILY, "gfx1250", m=16, n=512, k=1024).config
-    assert (config["BLOCK_M"], config["BLOCK_K"]) == (16, 128)
-    assert "BLOCK_SIZE_M" not in config
+@pytest.mark.parametrize(
+    "folder", ["gemm/gluon/gfx1250-BATCHED_GEMM-A16W16", "gfx1250/gluon/gemm/{}/DEFAULT"]
+)
+def test_a_family_that_aiter_runs_with_gluon_gets_no_file_that_it_never_reads(w, root, folder):
+    w.put_json(root / "gemm/gfx1250-BATCHED_GEMM-A16W16.json", {"any": w.OLD})
+    winner = w.outcome(problem=w.product(batch=16), config=w.TRITON)
+    to = {"arch": "gfx1250"}
+    assert emitter.emit([winner], root, FrozenDict(to)).edits
+    path = folder.format("batched_gemm_a16w16")
+    w.put_json(root / f"{path}.json", {"any": {"BLOCK_M": 64}})
+    assert not emitter.emit([winner], root, FrozenDict(to)).edits
+    called = FrozenDict({**to, "backend": "triton"})
+    assert emitter.emit([winner], root, called).edits
+
+
+@pytest.mark.parametrize(
+    ("config", "k", "launched"),
+    [
+        ({"split_k": 3, "block_k": 256}, 640, (1, 256)),
+        ({"split_k": 8, "block_k": 128}, 384, (2, 128)),
+        ({"split_k": 1, "block_k": 128}, 64, (1, 64)),
+        ({"split_k": 4, "block_k": 64}, 1024, (4, 64)),
+        ({"split_k": 6, "block_k": 64}, 1408, (6, 64)),
+        ({"split_k": 12, "block_k": 256}, 2880, (6, 256)),
+        ({"xcds": 1}, 1024, None),
+    ],
+)
+def test_what_aiter_would_launch_otherwise_is_not_written(w, root, config, k, launched):
+    winner = w.outcome(problem=w.product(m=16, k=k), config={**w.AITER, **config})
+    same = launched == (config.get("split_k"), config.get("block_k"))
+    assert bool(emitter.emit([winner], root, FrozenDict()).edits) == same
+    if launched:
+        assert buckets.adjusted_split(config["split_k"], config["block_k"], k) == launched
 
 
 @pytest.mark.parametrize(
@@ -226,7 +250,7 @@ def test_gluon_s_names(w, root):
     ],
 )
 def test_what_aiter_cannot_hold(w, root, problem, config, arch, shown):
-    outcome = w.outcome(problem=w.product(**problem), config={**w.TRITON, **config}, arch=arch)
+    outcome = w.outcome(problem=w.product(**problem), config={**w.AITER, **config}, arch=arch)
     change = emitter.emit([outcome], root, FrozenDict())
     assert not change.edits
     assert shown in change.skipped[0].reason
@@ -240,8 +264,8 @@ def test_a_file_that_cannot_be_read_is_named_and_nothing_is_written(w, root):
 
 def test_a_family_that_does_not_split(w):
     with pytest.raises(CannotWrite, match=FAMILIES["a8w8"]):
-        buckets.to_bucket({**w.TRITON, "split_k": 2}, w.OLD, FAMILIES["a8w8"])
-    bucket = buckets.to_bucket(w.TRITON, {"BLOCK_SIZE_M": 1}, FAMILIES["a8w8_group"])
+        buckets.to_bucket({**w.AITER, "split_k": 2}, w.OLD, FAMILIES["a8w8"])
+    bucket = buckets.to_bucket(w.AITER, {"BLOCK_SIZE_M": 1}, FAMILIES["a8w8_group"])
     assert "BLOCK_SIZE_K" not in bucket
     assert "NUM_KSPLIT" not in bucket
 
@@ -280,10 +304,3 @@ def test_a_change_reaches_its_region_and_no_other_m(table, m, known):
 )
 def test_a_config_in_aiter_s_words_and_back(config):
     assert buckets.to_config(buckets.to_bucket(config, {}, FAMILY)) == config
-
-
-def test_reading_a_folder(w, root):
-    applied(root, [w.outcome(problem=w.product(m=16))])
-    entries = {(e.key["suffix"], e.key["bucket"]): e.config for e in emitter.read(root)}
-    assert entries["", "any"]["num_stages"] == 3
-    assert entries["N=512-K=1024", "M_LEQ_16"]["block_m"] == 16

@@ -1,7 +1,5 @@
 """Winners as a tuning spec: what shares a root op, and the proof by the compiler."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,14 +1,12 @@
 """JSON edited as text says what it should and keeps what it can."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelmark.tune.install.json_text import members, with_object
+from kernelmark.tune.install.emitters.base import members, with_object
 
 scalars = st.one_of(st.integers(-9, 99), st.none(), st.text(max_size=4), st.booleans())
 flat = st.dictionaries(st.text(max_size=4), scalars, max_size=4)

@@ -1,7 +1,5 @@
 """Configs of vLLM and SGLang: names, the nearest M, and what a new entry takes from others."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path
@@ -10,14 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernelmark.backends.triton import gemm
 from kernelmark.core.errors import UsageError
 from kernelmark.core.immutable import FrozenDict
+from kernelmark.gpu.architectures import absent
 from kernelmark.runners.local import LocalRunner
+from kernelmark.tune.driver import Driver
 from kernelmark.tune.install import apply as applying
-from kernelmark.tune.install import nearest_config as configs
+from kernelmark.tune.install.emitters import nearest as configs
 from kernelmark.tune.install.emitters import registry
-from kernelmark.tune.plans.plan import Acceptance, Budget, TunePlan
-from kernelmark.tune.search.driver import Driver
+from kernelmark.tune.plans import Acceptance, Budget, TunePlan
 
 VLLM, SGLANG = registry.get("vllm"), registry.get("sglang")
 VLLM_MOE, SGLANG_MOE = registry.get("vllm_moe"), registry.get("sglang_moe")
@@ -43,16 +43,19 @@ OLD = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 128, "num_warps"
 )
 def test_a_name_is_what_it_is_made_of(name, style):
     shape = configs.parse_name(name)
-    assert shape is not None
     assert shape.file_name(style) == name
 
 
-def test_every_h200_is_one_in_vllm_s_moe_files_alone():
-    moe = configs.Shape(experts=8, n=64, device="NVIDIA_H200_NVL")
-    assert "device_name=NVIDIA_H200.json" in moe.file_name("vllm")
-    assert "device_name=NVIDIA_H200_NVL.json" in moe.file_name("sglang")
-    gemm = configs.Shape(n=5, k=6, device="NVIDIA_H200_NVL")
-    assert "device_name=NVIDIA_H200_NVL" in gemm.file_name("vllm")
+@pytest.mark.parametrize(
+    ("shape", "style", "name"),
+    [
+        ({"experts": 8, "n": 64}, "vllm", "device_name=NVIDIA_H200.json"),
+        ({"experts": 8, "n": 64}, "sglang", "device_name=NVIDIA_H200_NVL.json"),
+        ({"n": 5, "k": 6}, "vllm", "device_name=NVIDIA_H200_NVL"),
+    ],
+)
+def test_every_h200_is_one_in_vllm_s_moe_files_alone(shape, style, name):
+    assert name in configs.ConfigShape(device="NVIDIA_H200_NVL", **shape).file_name(style)
 
 
 MOE = "E=8,N=512,device_name=NVIDIA_H200.json"
@@ -140,7 +143,7 @@ def test_the_version_beside_the_entries_is_vllm_s_alone():
 
 
 def test_sglang_s_folders_by_triton_version(tmp_path):
-    shape = configs.Shape(experts=8, n=64, device="NVIDIA_H200")
+    shape = configs.ConfigShape(experts=8, n=64, device="NVIDIA_H200")
     for version in ("3_1_0", "3_10_0", "3_5_1"):
         (tmp_path / f"triton_{version}").mkdir()
     name = shape.file_name("sglang")
@@ -150,36 +153,32 @@ def test_sglang_s_folders_by_triton_version(tmp_path):
     own = configs.find_file(tmp_path, shape, "sglang", "3.1.0")
     other = configs.find_file(tmp_path, shape, "sglang", "3.5.1")
     assert (own.parent.name, other.parent.name) == ("triton_3_1_0", "triton_3_10_0")
-    down = configs.Shape(experts=8, n=64, device="NVIDIA_H200", down=True)
+    down = configs.ConfigShape(experts=8, n=64, device="NVIDIA_H200", down=True)
     assert configs.find_file(tmp_path, down, "sglang", "3.1.0") == own
 
 
 @pytest.mark.parametrize(
-    ("device", "given_k", "used"),
+    ("device", "dtype", "block_k", "used"),
     [
-        ("NVIDIA_H200", 64, 64),
-        ("NVIDIA_H200", 48, 128),
-        ("AMD_Instinct_MI300X", 64, 128),
-        ("AMD_Instinct_MI300X", 256, 256),
+        ("NVIDIA_H200", "fp8_w8a8", 64, 64),
+        ("NVIDIA_H200", "fp8_w8a8", 48, 128),
+        ("AMD_Instinct_MI300X", "fp8_w8a8", 64, 128),
+        ("AMD_Instinct_MI300X", "fp8_w8a8", 256, 256),
+        ("AMD_Instinct_MI300X", "int8_w8a8", 64, 64),
     ],
 )
-def test_sglang_raises_a_block_below_the_scale_s(device, given_k, used):
-    shape = configs.Shape(n=1, k=1, device=device, dtype="fp8_w8a8", block=(128, 128))
-    text = json.dumps({"8": {"BLOCK_SIZE_K": given_k}})
+def test_sglang_raises_a_block_below_the_scale_s(device, dtype, block_k, used):
+    shape = configs.ConfigShape(n=1, k=1, device=device, dtype=dtype, block=(128, 128))
+    text = json.dumps({"8": {"BLOCK_SIZE_K": block_k}})
     assert configs.lookup(text, "x", shape, "sglang", 9) == {"BLOCK_SIZE_K": used}
-    assert configs.lookup(text, "x", shape, "vllm", 9) == {"BLOCK_SIZE_K": given_k}
+    assert configs.lookup(text, "x", shape, "vllm", 9) == {"BLOCK_SIZE_K": block_k}
 
 
-def test_sglang_raises_no_block_of_int8():
-    shape = configs.Shape(n=1, k=1, device="x", dtype="int8_w8a8", block=(128, 128))
-    found = configs.lookup('{"8": {"BLOCK_SIZE_K": 64}}', "x", shape, "sglang", 9)
-    assert found == {"BLOCK_SIZE_K": 64}
-
-
-def prepared(w, folder, outcomes, **options):
+def prepared(w, folder, outcomes, emitter=VLLM, *, arch="sm_90", **options):
     folder.mkdir(exist_ok=True)
+    outcomes = [dataclasses.replace(outcome, arch=arch) for outcome in outcomes]
     given_ = FrozenDict({"device_name": "NVIDIA_H200"} | options)
-    return applying.prepare(VLLM, outcomes, folder, given_)
+    return applying.prepare(emitter, outcomes, folder, given_)
 
 
 def test_a_problem_that_did_not_gain_keeps_its_answer(w, tmp_path):
@@ -203,14 +202,68 @@ def test_a_problem_that_did_not_gain_keeps_its_answer(w, tmp_path):
     assert list(now) == sorted(now)
 
 
-def test_a_new_file_takes_no_problem_from_the_library_s_default(w, tmp_path):
-    gained = w.outcome("A", w.product(m=16, dtype="f8e4m3"), config=OURS)
+def test_a_new_file_keeps_the_library_s_default_for_every_other_m(w, tmp_path):
+    """Eleven of twelve m gained: they are written, and the twelfth and all others keep what the
+    library launches without a file."""
+    sizes = (1, 8, 16, 24, 40, 64, 80, 256, 700, 1024, 2048)
+    gained = [w.outcome(f"A{m}", w.product(m=m, dtype="f8e4m3"), config=OURS) for m in sizes]
     other = w.outcome("B", w.product(m=999, dtype="f8e4m3"), config=OURS, kept=False)
-    assert prepared(w, tmp_path / "c", [gained]).edits
-    change = prepared(w, tmp_path / "c", [gained, other])
-    assert not change.edits
-    assert [held.name for held in change.skipped] == ["A"]
-    assert "m=999" in change.skipped[0].reason
+    for emitter, stages in ((VLLM, 2), (SGLANG, 3)):
+        change = prepared(w, tmp_path / emitter.name, [*gained, other], emitter)
+        assert change.winners == {outcome.name for outcome in gained}
+        assert not change.skipped
+        now = configs.parse(change.edits[0].after, "x", emitter.style)
+        assert {m for m, entry in now.items() if entry["BLOCK_SIZE_M"] == 32} == set(sizes)
+        default = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 128}
+        default |= {"GROUP_SIZE_M": 32, "num_warps": 4, "num_stages": stages}
+        for m in (999, 4096, 8192, 100_000):
+            assert now[configs.nearest(now, m)] == default
+        assert list(now) == sorted(now)
+
+
+@pytest.mark.parametrize("emitter", [VLLM_MOE, SGLANG_MOE])
+@pytest.mark.parametrize("m", [1, 33, 512, 3000, 20000])
+def test_a_new_moe_file_keeps_each_step_of_the_default(w, tmp_path, emitter, m):
+    (tmp_path / "triton_3_6_0").mkdir()
+    folder = tmp_path / ("triton_3_6_0" if emitter is SGLANG_MOE else "c")
+    [edit] = prepared(w, folder, moe_outcomes(w, m), emitter).edits
+    now, shape = configs.parse(edit.after, "x", emitter.style), configs.parse_name(edit.path.name)
+    served = [x for x in range(1, 40_000) if configs.nearest(now, x) == m]
+    assert served[0] <= m <= served[-1] < 2 * m + 1
+    for x in (*range(1, 1100), 8192, *range(129 * 8 - 2, 129 * 8 + 2), 1 << 20):
+        if x not in served:
+            expected = configs.default_settings(shape, emitter.style, x)
+            assert now[configs.nearest(now, x)] == expected
+
+
+@pytest.mark.parametrize(
+    ("device_name", "arch", "written"),
+    [
+        ("NVIDIA H200", "sm_90", True),
+        ("NVIDIA A100-SXM4-80GB", "sm_90", False),
+        ("NVIDIA B200", "sm_90", False),
+        ("AMD Instinct MI300X", "sm_90", False),
+        ("AMD Instinct MI300X", "gfx942:sramecc+:xnack-", True),
+        ("AMD Instinct MI355X", "gfx942", False),
+        ("NVIDIA Thing", "gfx942", False),
+        ("NVIDIA Thing", "sm_90", True),
+    ],
+)
+def test_another_gpu_s_winner_gets_no_file(w, tmp_path, device_name, arch, written):
+    winner = w.outcome("A", w.product(m=16, dtype="f8e4m3"), config=OURS)
+    change = prepared(w, tmp_path, [winner], arch=arch, device_name=device_name)
+    assert bool(change.edits) == written
+    assert [skipped.name for skipped in change.skipped] == ["A"] * (not written)
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "gfx942"])
+def test_a_config_of_our_kernel_s_space_is_written(w, tmp_path, arch):
+    problem = w.product(m=16, dtype="f8e4m3")
+    space = gemm.space(problem, absent(arch))
+    config = {**space.default, "split_k": 1, "block_k": 128}
+    device_name = {"sm_90": "NVIDIA H200", "gfx942": "AMD Instinct MI300X"}[arch]
+    winner = w.outcome("A", problem, config=config)
+    assert prepared(w, tmp_path, [winner], arch=arch, device_name=device_name).edits
 
 
 @pytest.mark.parametrize(
@@ -231,15 +284,6 @@ def test_what_their_kernel_cannot_do_is_held_back(w, tmp_path, problem, config):
     assert [held.name for held in change.skipped] == ["A"]
 
 
-def test_the_gpu_s_name_must_be_given(w, tmp_path):
-    with pytest.raises(UsageError, match="sglang"):
-        applying.prepare(
-            SGLANG, [w.outcome("A", w.product(dtype="f8e4m3"))], tmp_path, FrozenDict()
-        )
-    with pytest.raises(UsageError, match="block_shape=128"):
-        prepared(w, tmp_path, [w.outcome("A", w.product(dtype="f8e4m3"))], block_shape="128")
-
-
 @pytest.mark.parametrize("name", ["NVIDIA H200", "NVIDIA / H200"])
 def test_the_gpu_s_name_is_spelled_as_the_library_spells_it(w, tmp_path, name):
     outcomes = [w.outcome("A", w.product(m=16, dtype="f8e4m3"), config=OURS)]
@@ -247,13 +291,19 @@ def test_the_gpu_s_name_is_spelled_as_the_library_spells_it(w, tmp_path, name):
     assert str(edit.path) == NAME
 
 
-def test_a_gpu_s_name_that_no_file_can_have_is_refused(w, tmp_path):
+@pytest.mark.parametrize(
+    ("emitter", "options", "told"),
+    [
+        (SGLANG, {"device_name": ""}, "sglang"),
+        (SGLANG, {"device_name": "NVIDIA/H200"}, "NVIDIA/H200"),
+        (VLLM, {"device_name": "NVIDIA,H200"}, "NVIDIA,H200"),
+        (VLLM, {"block_shape": "128"}, "block_shape=128"),
+    ],
+)
+def test_options_that_make_no_file_s_name_are_refused(w, tmp_path, emitter, options, told):
     outcomes = [w.outcome("A", w.product(m=16, dtype="f8e4m3"), config=OURS)]
-    with pytest.raises(UsageError, match="NVIDIA,H200"):
-        prepared(w, tmp_path, outcomes, device_name="NVIDIA,H200")
-    given_ = FrozenDict({"device_name": "NVIDIA/H200"})
-    with pytest.raises(UsageError, match="NVIDIA/H200"):
-        applying.prepare(SGLANG, outcomes, tmp_path, given_)
+    with pytest.raises(UsageError, match=told):
+        prepared(w, tmp_path, outcomes, emitter, **options)
 
 
 def moe_outcomes(w, *sizes, kept=True, **more):
@@ -265,32 +315,22 @@ def moe_outcomes(w, *sizes, kept=True, **more):
 
 
 def test_winners_of_several_m_are_entries_of_one_moe_file(w, tmp_path):
-    given_ = FrozenDict({"device_name": "NVIDIA_H200_NVL"})
     outcomes = moe_outcomes(w, 1024, 1, 16, n=192, e=128, top_k=8)
-    change = applying.prepare(VLLM_MOE, outcomes, tmp_path, given_)
-    [edit] = change.edits
+    [edit] = prepared(w, tmp_path, outcomes, VLLM_MOE, device_name="NVIDIA_H200_NVL").edits
     # N is what one rank has of the intermediate size; vLLM takes every H200 for one.
     assert str(edit.path) == "E=128,N=192,device_name=NVIDIA_H200.json"
     found = configs.parse(edit.after, "x", "vllm")
-    assert list(found) == [1, 16, 1024]
-    assert found[16] == {
-        "BLOCK_SIZE_M": 32,
-        "BLOCK_SIZE_N": 64,
-        "BLOCK_SIZE_K": 64,
-        "GROUP_SIZE_M": 16,
-        "num_warps": 4,
-        "num_stages": 3,
-    }
+    assert {1, 16, 1024} < set(found)
+    blocks = {f"BLOCK_SIZE_{x}": n for x, n in zip("MNK", (32, 64, 64), strict=True)}
+    assert found[16] == {**blocks, "GROUP_SIZE_M": 16, "num_warps": 4, "num_stages": 3}
     (tmp_path / edit.path).write_text(edit.after)
     assert not configs.lint(tmp_path).findings
 
 
 def test_entries_that_were_not_tuned_stay_in_a_moe_file(w, tmp_path):
     old = {"triton_version": "3.4.0", "8": OLD, "64": OLD | {"num_warps": 2}, "512": OLD}
-    name = "E=8,N=512,device_name=NVIDIA_H200.json"
-    (tmp_path / name).write_text(json.dumps(old, indent=4))
-    given_ = FrozenDict({"device_name": "NVIDIA_H200"})
-    change = applying.prepare(VLLM_MOE, moe_outcomes(w, 64, 100), tmp_path, given_)
+    (tmp_path / MOE).write_text(json.dumps(old, indent=4))
+    change = prepared(w, tmp_path, moe_outcomes(w, 64, 100), VLLM_MOE)
     document = json.loads(change.edits[0].after)
     assert document["triton_version"] == "3.4.0"
     assert {key: document[key] for key in ("8", "512")} == {key: old[key] for key in ("8", "512")}
@@ -301,37 +341,30 @@ def test_entries_that_were_not_tuned_stay_in_a_moe_file(w, tmp_path):
 def test_a_hidden_size_that_did_not_gain_holds_back_one_that_did(w, tmp_path):
     """Both look up the same entry: a file's name has no hidden size and no top_k."""
     outcomes = [*moe_outcomes(w, 16, k=1024), *moe_outcomes(w, 16, k=2048, kept=False)]
-    given_ = FrozenDict({"device_name": "NVIDIA_H200"})
-    change = applying.prepare(VLLM_MOE, outcomes, tmp_path, given_)
+    change = prepared(w, tmp_path, outcomes, VLLM_MOE)
     assert not change.edits
     assert [held.name for held in change.skipped] == ["MOE_16_True"]
 
 
 def test_other_ops_are_not_written_into_moe_files(w, tmp_path):
-    given_ = FrozenDict({"device_name": "NVIDIA_H200"})
-    outcomes = [w.outcome("A", w.product(dtype="f8e4m3"), config=OURS)]
-    change = applying.prepare(VLLM_MOE, outcomes, tmp_path, given_)
-    assert [held.name for held in change.skipped] == ["A"]
-    change = applying.prepare(VLLM, moe_outcomes(w, 16), tmp_path, given_)
-    assert [held.name for held in change.skipped] == ["MOE_16_True"]
+    product = w.outcome("A", w.product(dtype="f8e4m3"), config=OURS)
+    for outcome, emitter in ((product, VLLM_MOE), (moe_outcomes(w, 16)[0], VLLM)):
+        change = prepared(w, tmp_path, [outcome], emitter)
+        assert [held.name for held in change.skipped] == [outcome.name]
 
 
 def test_sglang_s_file_of_another_triton_is_the_base_of_a_new_one(w, tmp_path):
-    name = "E=8,N=512,device_name=NVIDIA_H200.json"
     for version, warps in (("3_4_0", 1), ("3_5_1", 8)):
         (tmp_path / f"triton_{version}").mkdir()
         entries = {"1": OLD | {"num_warps": warps}, "4096": OLD}
-        (tmp_path / f"triton_{version}" / name).write_text(json.dumps(entries))
-    own = tmp_path / "triton_3_6_0"
-    own.mkdir()
-    given_ = FrozenDict({"device_name": "NVIDIA_H200"})
-    change = applying.prepare(SGLANG_MOE, moe_outcomes(w, 64), own, given_)
+        (tmp_path / f"triton_{version}" / MOE).write_text(json.dumps(entries))
+    change = prepared(w, tmp_path / "triton_3_6_0", moe_outcomes(w, 64), SGLANG_MOE)
     document = json.loads(change.edits[0].after)
     assert list(document) == ["1", "64", "4096"]
     assert document["1"]["num_warps"] == 8  # of the newest
     assert change.edits[0].before is None
     with pytest.raises(UsageError, match=tmp_path.name):
-        applying.prepare(SGLANG_MOE, moe_outcomes(w, 64), tmp_path, given_)
+        prepared(w, tmp_path, moe_outcomes(w, 64), SGLANG_MOE)
 
 
 # Our Triton kernel's names of what the fake backend's tiles are.

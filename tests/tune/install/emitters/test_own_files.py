@@ -1,7 +1,5 @@
 """Our own formats: cuBLASLt's JSON and the Python dict."""
 
-from __future__ import annotations
-
 import json
 import runpy
 
@@ -81,11 +79,18 @@ def run(path):
     return runpy.run_path(str(path))
 
 
+def applied(folder, *outcomes):
+    """The file of the folder with these winners."""
+    file = folder / "tuned.py"
+    applying.write(PYTHON, applying.prepare(PYTHON, outcomes, file), file)
+    return file
+
+
 def test_the_file_runs_alone_and_finds(w, tmp_path):
     file = tmp_path / "tuned.py"
     change = applying.prepare(PYTHON, [w.outcome(arch="sm_90")], file)
     applying.write(PYTHON, change, file)
-    assert "import" not in file.read_text().split('"""')[2]
+    assert file.read_text().count("import ") == 1, "torch, and only when it is asked for the GPU"
     lookup = run(file)["lookup"]
     found = lookup("gemm", ["bf16", "bf16", "bf16", "f32"], "nt", 16, 512, 1024, arch="sm_90")
     assert found["kwargs"]["BLOCK_M"] == 16
@@ -97,49 +102,63 @@ def test_the_file_runs_alone_and_finds(w, tmp_path):
     assert again["kwargs"]["BLOCK_M"] == 16
 
 
+def test_a_dispatcher_takes_the_nearest_m_and_a_default_and_counts(w, tmp_path):
+    arch = "gfx950:sramecc+:xnack-"
+    winners = [
+        w.outcome(f"A{m}", w.product(m=m), config={**w.TRITON, "num_warps": warps}, arch=arch)
+        for m, warps in ((16, 2), (64, 4), (1024, 8))
+    ]
+    ran = run(applied(tmp_path, *winners))
+    dtypes, default = ["bf16"] * 3 + ["f32"], {"kwargs": {}, "num_warps": 1}
+
+    def warps(m, *sizes, op="gemm", layout="nt", gpu="gfx950", **more):
+        sizes = sizes or (512, 1024)
+        return ran["choose"](op, dtypes, layout, m, *sizes, default=default, arch=gpu, **more)[
+            "num_warps"
+        ]
+
+    expected = {16: 2, 17: 2, 8: 2, 7: 1, 31: 2, 33: 4, 128: 4, 129: 1, 512: 8, 2048: 8, 2049: 1}
+    assert {m: warps(m) for m in expected} == expected
+    assert warps(32) == 2, "of two that are equally near, the smaller"
+    assert warps(2049, reach=3) == 8
+    assert warps(16, gpu=arch) == 2
+    assert warps(16, gpu="gfx942") == warps(16, layout="nn") == warps(16, 512, 1000) == 1
+    assert warps(16, op="copy") == 1
+    assert ran["HITS"] == {"exact": 2, "nearest": 9, "default": 7}
+    assert ran["choose"]("gemm", dtypes, "nt", 5, 6, 7, arch="gfx950") is None
+    chosen = ran["choose"]("gemm", dtypes, "nt", 16, 512, 1024, arch="gfx950")
+    chosen["kwargs"]["BLOCK_M"] = -1
+    assert ran["choose"]("gemm", dtypes, "nt", 16, 512, 1024, arch="gfx950") != chosen
+
+
+def test_the_dispatcher_knows_where_every_op_has_m(w, tmp_path):
+    places = run(applied(tmp_path, w.outcome()))["_M"]
+    known = (ops.registry.get(name) for name in ops.registry.names())
+    # An op of a kernel file, which another test may have loaded into this process, has no examples.
+    every = (ops.parse(op.examples[0]) for op in known if op.examples)
+    dims = {problem.op: list(problem.dims) for problem in every}
+    assert {name: sizes.index("m") for name, sizes in dims.items() if "m" in sizes} == places
+
+
 def test_names_of_other_kernels_stay_as_they_are(w, tmp_path):
-    file = tmp_path / "tuned.py"
     mine = w.outcome(backend="./mine.py", config={"rows": 256, "Cols": 2, "num_warps": 4})
-    change = applying.prepare(PYTHON, [mine], file)
-    applying.write(PYTHON, change, file)
-    (found,) = run(file)["CONFIGS"].values()
+    (found,) = run(applied(tmp_path, mine))["CONFIGS"].values()
     assert found == {"kwargs": {"rows": 256, "Cols": 2}, "num_warps": 4}
 
 
-def test_options_tell_problems_apart(w, tmp_path):
-    outcomes = [
-        w.outcome("A_0", w.product()),
-        w.outcome("A_1", w.product(bias=True), kept=False),
-        w.outcome("A_2", w.product(tb="n"), config={**w.TRITON, "num_warps": 8}),
-    ]
-    change = applying.prepare(PYTHON, outcomes, tmp_path / "t.py")
-    assert not change.skipped
-    assert len(change.winners) == 2
-
-
 def test_what_a_user_added_stays(w, tmp_path):
-    file = tmp_path / "tuned.py"
-    change = applying.prepare(PYTHON, [w.outcome()], file)
+    file = applied(tmp_path, w.outcome())
     mine = "    ('sm_90', 'gemm', ('f16',), 'nn', (1, 2, 3)): {'kwargs': {'BLOCK_M': 1}},\n}"
-    file.write_text(change.edits[0].after.replace("\n}", "\n" + mine, 1))
-    more = w.outcome("A_1", w.product(m=1))
-    change = applying.prepare(PYTHON, [more], file)
-    applying.write(PYTHON, change, file)
-    assert len(PYTHON.read(file)) == 3
-    assert len(run(file)["CONFIGS"]) == 3
+    file.write_text(file.read_text().replace("\n}", "\n" + mine, 1))
+    applied(tmp_path, w.outcome("A_1", w.product(m=1)))
+    assert len(PYTHON.read(file)) == len(run(file)["CONFIGS"]) == 3
 
 
 def test_a_user_s_own_code_stays(w, tmp_path):
-    file = tmp_path / "tuned.py"
-    file.write_text(
-        '"""Mine."""\n\nCONFIGS = {}  # to be filled\n\n\ndef helper():\n    return 1\n'
-    )
-    change = applying.prepare(PYTHON, [w.outcome()], file)
-    applying.write(PYTHON, change, file)
-    found = run(file)
-    assert found["helper"]() == 1
-    assert found["__doc__"] == "Mine."
-    assert len(found["CONFIGS"]) == 1
+    own = '"""Mine."""\n\nCONFIGS = {}  # to be filled\n\n\ndef helper():\n    return 1\n'
+    (tmp_path / "tuned.py").write_text(own)
+    found = run(applied(tmp_path, w.outcome()))
+    assert (found["helper"](), found["__doc__"], len(found["CONFIGS"])) == (1, "Mine.", 1)
 
 
 @pytest.mark.parametrize("text", ["x = 1; CONFIGS = {}\n", "CONFIGS = {}; x = 1\n"])

@@ -1,7 +1,5 @@
 """Winners of a tuning folder in library logic: what a user says of force and no_eff holds."""
 
-from __future__ import annotations
-
 import pytest
 
 from kernelmark.core.errors import UsageError

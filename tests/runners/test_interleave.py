@@ -1,0 +1,124 @@
+"""Cases of one problem measured block by block, by turns; each that fails, or all if the worker is
+lost, are measured alone."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from kernelmark.core.environment import DeviceInfo, Environment
+from kernelmark.core.result import Case, Result, ResultSet, Run, Status
+from kernelmark.core.timing import Timer, Timing
+from kernelmark.devices.fake import kind
+from kernelmark.measure.protocol import _BlockLoop
+from kernelmark.ops import parse
+from kernelmark.report.results import result_rows
+from kernelmark.runners.events import CaseFinished, CaseStarted, Event
+from kernelmark.runners.execute import execute_in_turns
+from kernelmark.runners.local import MOST_INTERLEAVED, LocalRunner, is_interleaved
+
+PROBLEM = parse("gemm m=8 n=8 k=8 a=f32 b=f32 c=f32")
+QUICK = Timing(max_s=0.02, warmup_s=0.0, allocations=3, max_allocations=3)
+
+
+def case(m: int = 8, **config: str | float) -> Case:
+    problem = parse(f"gemm m={m} n=8 k=8 a=f32 b=f32 c=f32")
+    return Case(problem=problem, backend="fake", timing=QUICK, config=config)
+
+
+def run(*cases: Case, interleave: str = "yes") -> list[Event]:
+    return list(LocalRunner(["fake"], jobs=0, interleave=interleave).run(cases))  # type: ignore[arg-type]
+
+
+def finished(events: list[Event]) -> list[Result]:
+    return [event.result for event in events if isinstance(event, CaseFinished)]
+
+
+def test_blocks_alternate_forwards_and_backwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    loops: list[_BlockLoop] = []
+    blocks: list[int] = []
+    run_block = _BlockLoop._run_block
+
+    def noted(self: _BlockLoop, number: int) -> object:
+        if self not in loops:
+            loops.append(self)
+        blocks.append(loops.index(self))
+        return run_block(self, number)
+
+    monkeypatch.setattr(_BlockLoop, "_run_block", noted)
+    results = execute_in_turns([case(), case(time_us=1000.0)], kind.open(0), lambda phase: None)
+    assert blocks[:8] == [0, 1, 1, 0, 0, 1, 1, 0][: len(blocks)]
+    assert [r.status for r in results] == [Status.OK, Status.OK]
+    assert results[0].started == results[1].started
+    assert [dict(r.case.config) for r in results] == [{}, {"time_us": 1000.0}]
+
+
+def test_a_failure_of_one_does_not_end_the_others() -> None:
+    cases = [case(behaviour="raise"), case(), case(behaviour="wrong")]
+    results = execute_in_turns(cases, kind.open(0), lambda phase: None)
+    assert [r.status for r in results] == [Status.RUNTIME_ERROR, Status.OK, Status.WRONG]
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "status"),
+    [("raise", Status.RUNTIME_ERROR), ("crash", Status.CRASHED), ("wrong", Status.WRONG)],
+)
+def test_every_case_gets_its_own_result(behaviour: str, status: Status) -> None:
+    cases = [case(), case(behaviour=behaviour), case(time_us=1000.0), case(m=4)]
+    events = run(*cases)
+    results = {result.case.id: result for result in finished(events)}
+    assert len(finished(events)) == len(results) == len(cases)
+    statuses = [results[each.id].status for each in cases]
+    assert statuses == [Status.OK, status, Status.OK, Status.OK]
+    together = results[cases[0].id].started == results[cases[2].id].started
+    assert together is (status is not Status.CRASHED)
+    assert results[cases[0].id].started != results[cases[3].id].started
+    begun = [event.case.id for event in events if isinstance(event, CaseStarted)]
+    assert set(begun) == results.keys()
+
+
+def test_no_more_than_fit_a_process_are_measured_together() -> None:
+    cases = [case(time_us=1000.0 * (1 + number)) for number in range(MOST_INTERLEAVED + 2)]
+    started = [result.started for result in finished(run(*cases))]
+    assert len(set(started)) == 2
+    assert len({r.started for r in finished(run(*cases, interleave="no"))}) == len(cases)
+
+
+def test_vs_best_pairs_the_blocks() -> None:
+    results = finished(run(case(time_us=1000.0), case(time_us=1200.0)))
+
+    def drifting(result: Result) -> Result:
+        """The same blocks on a device that becomes slower from block to block."""
+        measurement = result.measurement
+        assert measurement is not None
+        blocks = tuple(
+            dataclasses.replace(b, samples_s=tuple(s * 2**n for s in b.samples_s))
+            for n, b in enumerate(measurement.blocks)
+        )
+        return dataclasses.replace(
+            result, measurement=dataclasses.replace(measurement, blocks=blocks, high_s=1.0)
+        )
+
+    both = tuple(map(drifting, results))
+    environment = Environment(devices=(kind.infos()[0],))
+    rows = result_rows(
+        ResultSet(run=Run(id="r", started=1.0, environment=environment), results=both)
+    )
+    assert [row.tied for row in rows] == [False, False]
+    assert rows[1].times_best == pytest.approx(1.2, rel=0.05)
+
+
+def test_which_cases_are_interleaved() -> None:
+    gpu = DeviceInfo(name="cuda:0", kind="cuda", model="a GPU", arch="sm_90")
+    cpu = DeviceInfo(name="cpu", kind="cpu", model="a CPU", arch="x86_64")
+    large = Case(problem=parse("gemm m=4096 n=4096 k=4096 dtype=bf16"), backend="torch")
+    several = dataclasses.replace(large, timing=Timing(processes=2))
+    profiled = dataclasses.replace(large, timing=Timing(timer=Timer.PROFILER))
+    assert is_interleaved(large, gpu, "auto")
+    assert not is_interleaved(large, cpu, "auto")
+    assert not is_interleaved(case(), gpu, "auto")
+    assert is_interleaved(large, cpu, "yes")
+    assert not is_interleaved(large, gpu, "no")
+    assert not is_interleaved(several, gpu, "yes")
+    assert not is_interleaved(profiled, gpu, "yes")

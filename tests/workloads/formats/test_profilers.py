@@ -1,0 +1,227 @@
+"""Times of profilers and tuners: CUTLASS, aiter, TunableOp, MIOpenDriver, ckProfiler."""
+
+import pytest
+
+from kernelmark.core.errors import UsageError
+from kernelmark.core.result import Status
+from kernelmark.workloads import importers
+
+
+@pytest.fixture
+def times(tmp_path):
+    """Results by problem, backend and config: `times(text, name="a.csv")`."""
+
+    def call(text, name="a.csv"):
+        path = tmp_path / name
+        path.write_text(text)
+        return importers.read(path, importers.Overrides()).results
+
+    return call
+
+
+def us(result):
+    return [
+        round(time_s * 1e6, 4) for block in result.measurement.blocks for time_s in block.samples_s
+    ]
+
+
+PLAIN = "1,1,tensorop,f32"
+GEMM = (
+    "Problem,Provider,OperationKind,Operation,Disposition,Status,gemm_kind,m,n,k,A,B,C,D,alpha,beta,"
+    "split_k_slices,batch_count,op_class,accum,cta_m,cta_n,Bytes,Flops,Flops/Byte,Runtime,GB/s\n"
+)
+
+
+def gemm(
+    kernel="k1", a="f16:column", b="f16:row", c="f32:column", rest="1,1,tensorop,f32", ms="0.5"
+):
+    return (
+        f"1,CUTLASS,gemm,{kernel},passed,success,universal,48,5,32,{a},{b},{c},{c},1,0,{rest},128,"
+        f"64,1,1,1,{ms},9\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        (gemm(), "gemm m=5 n=48 k=32 a=f16 b=f16 c=f32 acc=f32 ta=t tb=n"),
+        (gemm(c="f32:row"), "gemm m=48 n=5 k=32 a=f16 b=f16 c=f32 acc=f32 ta=t tb=n"),
+        (
+            gemm(a="f16:row", b="f16:column", c="f32:row"),
+            "gemm m=48 n=5 k=32 a=f16 b=f16 c=f32 acc=f32 ta=n tb=t",
+        ),
+        (
+            gemm(a="f16:row", b="f16:column", rest="1,7,tensorop,f32"),
+            "batched_gemm batch=7 m=5 n=48 k=32 a=f16 b=f16 c=f32 acc=f32 ta=n tb=t",
+        ),
+    ],
+)
+def test_a_gemm_of_cutlass_as_call_and_as_time(times, read, row, problem):
+    (result,) = times(f"notes\n\nCSV Results:\n\n{GEMM}{row}")
+    assert result.case.problem.key.startswith(f"{problem} ")
+    assert (us(result), result.case.backend) == ([500.0], "cutlass")
+    assert dict(result.case.config) == {"kernel": "k1"}
+    (call,) = read(GEMM + row + row.replace("k1", "k2"), "a.csv").workload.calls
+    assert (call.problem, call.count) == (result.case.problem, 1)
+
+
+def test_kernels_of_cutlass_are_not_pooled(times):
+    rows = [gemm("k1"), gemm("k2", ms="0.7"), gemm("k1", rest="4,1,tensorop,f32", ms="0.9")]
+    results = times(GEMM + "".join(rows))
+    found = {tuple(result.case.config.values()): us(result) for result in results}
+    assert found == {("k1", 1): [500.0], ("k1", 4): [900.0], ("k2",): [700.0]}
+
+
+def test_what_failed_in_cutlass_is_a_failure(times):
+    text = GEMM + gemm("k1").replace("passed", "incorrect")
+    text += gemm("k2").replace("success", "error_internal")
+    assert [result.status for result in times(text)] == [Status.WRONG, Status.RUNTIME_ERROR]
+
+
+CONV = (
+    "Problem,Provider,OperationKind,Operation,Disposition,Status,conv_kind,n,h,w,c,k,r,s,p,q,pad_h,"
+    "pad_w,stride_h,stride_w,dilation_h,dilation_w,Activation,Filter,Output,conv_mode,alpha,beta,"
+    "op_class,accum,cta_m,Bytes,Flops,Flops/Byte,Runtime,GB/s\n"
+    "1,CUTLASS,conv2d,k1,passed,success,fprop,8,224,224,128,64,3,3,224,224,1,1,1,1,1,1,f16:nhwc,"
+    "f16:nhwc,f32:nhwc,cross,1,0,tensorop,f32,64,1,1,1,0.719,9\n"
+)
+
+
+def test_a_convolution_of_cutlass_has_its_dtypes_and_layout(times, read):
+    (result,) = times(CONV)
+    problem = result.case.problem
+    assert (problem.dtypes["x"], problem.dtypes["y"]) == ("f16", "f32")
+    assert (problem.options["layout"], problem.dims["k"], us(result)) == ("nhwc", 64, [719.0])
+    assert read(CONV, "a.csv").workload.calls[0].problem == problem
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        CONV.replace("fprop", "dgrad"),
+        CONV.replace("cross", "conv"),
+        CONV.replace("224,224,1,1,1", "112,224,1,1,1"),
+        GEMM + gemm(a="cf32:column"),
+        GEMM + gemm(a="f16:interleaved"),
+        GEMM + gemm().replace("universal", "planar_complex"),
+        GEMM + gemm().replace(",gemm,", ",spgemm,"),
+        GEMM + gemm() + GEMM + gemm(),
+        GEMM + gemm().replace("0.5", "x"),
+    ],
+)
+def test_what_no_op_computes_is_refused(times, read, text):
+    with pytest.raises(UsageError):
+        times(text)
+    if text.count("OperationKind") == 1 and ",x," not in text:
+        with pytest.raises(UsageError):
+            read(text, "a.csv")
+
+
+BF16 = (
+    "gfx,cu_num,M,N,K,bias,dtype,outdtype,scaleAB,bpreshuffle,libtype,solidx,splitK,us,kernelName,"
+    "err_ratio,tflops,bw\n"
+)
+MOE = (
+    "cu_num,token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,"
+    "use_g1u1,doweight_stage1,block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us\n"
+)
+
+
+def test_times_of_aiter_s_tables_are_per_gpu_and_kernel(times):
+    row = "{},256,64,512,1024,False,torch.bfloat16,torch.bfloat16,False,{},asm,5,3,{},k,0.0,1,1\n"
+    text = BF16 + row.format("gfx950", False, 7.5) + row.format("gfx942", False, 9.5)
+    text += row.format("gfx950", True, 8.5) + row.format("gfx950", False, "inf").replace("64", "65")
+    results = times(text, "bf16_tuned_gemm.csv")
+    assert [us(result) for result in results[:3]] == [[7.5], [9.5], [8.5]]
+    assert [result.arch for result in results] == ["gfx950", "gfx942", "gfx950", "gfx950"]
+    plain, other, shuffled, failed = results
+    assert plain.case == other.case
+    assert plain.case.problem.op == "gemm"
+    assert shuffled.case.problem != plain.case.problem, "its weights are stored otherwise"
+    assert dict(plain.case.config) == {"library": "asm", "solution_index": 5, "split_k": 3}
+    assert failed.status is Status.RUNTIME_ERROR
+
+
+@pytest.mark.parametrize(
+    ("cells", "lost"),
+    [
+        ("Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", ()),
+        ("Gelu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", ("act_type",)),
+        (
+            "Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,1",
+            ("q_type", "doweight_stage1", "q_dtype_a", "q_dtype_w"),
+        ),
+    ],
+)
+def test_tables_of_aiter_s_fused_moe(times, read, cells, lost):
+    text = f"{MOE}80,4,2304,1536,8,2,ActivationType.{cells},32,0,17.8,k1,0.0%,14.5,k2,0.0%,32.3\n"
+    (call,) = read(text, "tuned_fmoe.csv").workload.calls
+    assert dict(call.problem.dims) == {"m": 4, "n": 1536, "k": 2304, "e": 8, "top_k": 2}
+    assert tuple(name.partition("=")[0] for name in call.lost) == lost
+    (result,) = times(text, "tuned_fmoe.csv")
+    assert us(result) == [32.3]
+    assert (result.case.problem.op == "moe") == (not lost)
+
+
+TUNABLE = (
+    "Validator,PT_VERSION,2.9.1\nValidator,GCN_ARCH_NAME,gfx942:sramecc+:xnack-\n"
+    "GemmTunableOp_BFloat16_TN,tn_512_16_1024_ld_1024_1024_512,Gemm_Hipblaslt_9,0.0125\n"
+    "GemmTunableOp_BFloat16_TN,tn_512_8_1024_ld_1024_1024_512,Default,0.0325\n"
+)
+
+
+def test_times_of_tunableop(times):
+    results = times(TUNABLE)
+    assert [(us(r), r.case.backend, r.arch) for r in results] == [
+        ([12.5], "hipblaslt", "gfx942"),
+        ([32.5], "torch", "gfx942"),
+    ]
+    assert results[0].case.problem.key.startswith("gemm m=16 n=512 k=1024 a=bf16")
+    with pytest.raises(UsageError):
+        times(TUNABLE + "GemmTunableOp_BFloat16_TN,tn_512_8_1024\n")
+
+
+def test_a_solution_of_tunableop_without_a_time_is_a_failed_result(times):
+    """A solution that was not timed has an infinite time, as in a file of vLLM's repository."""
+    failed = times(TUNABLE + "GemmTunableOp_Half_TN,tn_57344_32768_8192,Default,inf\n")[-1]
+    assert (failed.status, failed.measurement) == (Status.RUNTIME_ERROR, None)
+
+
+DRIVER = (
+    "MIOpenDriver convfp16 -n 1 -c 256 -H 512 -W 512 -k 64 -y 3 -x 3 -p 1 -q 1 -F 1 -t 1\n"
+    "PRNG seed: 12345678\n"
+    "MIOpen Forward Conv. Algorithm: 3, Solution: 139/ConvWinoFuryRxS<2-3>\n"
+    "GPU Kernel Time Forward Conv. Elapsed: 2.539060 ms (average)\n"
+    "stats: name, n, c, ho, wo, x, y, k, flopCnt, bytesRead, bytesWritten, GFLOPs, GB/s, timeMs\n"
+    "stats: fwd-conv3x3u1, 1, 256, 512, 512, 3, 3, 64,  309, 135, 134, 121792, 106, 2.539060\n"
+)
+
+
+def test_statistics_of_miopendriver(times):
+    (result,) = times(DRIVER, "a.log")
+    assert us(result) == [2539.06]
+    assert result.case.problem.key.startswith("conv n=1 c=256 h=512 w=512 k=64 r=3 s=3")
+    assert result.kernel.name == "ConvWinoFuryRxS<2-3>"
+    backward = DRIVER.replace("-F 1", "-F 2").replace("fwd-conv", "bwdd-conv")
+    assert times(backward, "a.log")[0].case.problem.op == "miopen_bwdd"
+    for text in (DRIVER.partition("\n")[2] + "MIOpenDriver", DRIVER.replace("-k 64", "-k 32")):
+        with pytest.raises(UsageError):
+            times(text, "a.log")
+
+
+CK = (
+    "Perf:     8.0511 ms, 136.567 TFlops, 50.0122 GB/s, Gemm_A LoopScheduler: Default, KBatch 1\n"
+    "Perf:     2.1725 ms, 506.113 TFlops, 185.344 GB/s, Gemm_A LoopScheduler: Default, KBatch 2\n"
+    "Best Perf for datatype = f16 ALayout =  RowMajor BLayout =  RowMajor M = 8192 N = 4096 "
+    "K = 128 StrideA = 128 StrideB = 4096 KBatch = 2 : 2.1725 ms, 506.113 TFlops, 185 GB/s, A\n"
+)
+
+
+def test_kernels_of_ckprofiler(times):
+    results = times(CK, "ck.log")
+    assert [us(result) for result in results] == [[8051.1], [2172.5]]
+    assert {dict(result.case.problem.dims)["m"] for result in results} == {8192}
+    assert len({result.case for result in results}) == 2
+    for text in (CK + CK.splitlines()[0], CK.replace("M = 8192", ""), CK.replace("8.0511", "8,1")):
+        with pytest.raises(UsageError):
+            times(text, "ck.log")

@@ -1,10 +1,12 @@
-"""Cross-compile kernelmark's Triton kernels for AMD GPUs, without one, and count spills.
+"""Cross-compile kernelmark's Triton kernels for AMD GPUs, without one, and judge the code.
 
     python benchmarks/amd_cross.py [--arch gfx942 ...] [--only TEXT ...] [-o results.json]
 
 Every problem of benchmarks/gpu/coverage.py and some of the size of real models, each with the
 config that is the default for the architecture. Registers, spills and LDS are read from the code
-objects. Triton keeps what it compiled: the same command goes on where it was interrupted.
+objects, and of each kernel the loop with the most matrix instructions from its assembly text:
+`kernelmark_dev.isa` says what is wrong with it. Triton keeps what it compiled: the same command
+goes on where it was interrupted.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from kernelmark.core.errors import KernelmarkError  # noqa: E402
 from kernelmark.core.problem import Problem  # noqa: E402
 from kernelmark.gpu.architectures import absent  # noqa: E402
 from kernelmark_dev import evidence  # noqa: E402
+from kernelmark_dev.isa import faults, matrix_loop  # noqa: E402
 
 RESULT = HERE / "results" / "amd_cross.json"
 ARCHS = ("gfx942", "gfx950", "gfx90a", "gfx1100")
@@ -37,6 +40,8 @@ LARGE: dict[str, list[dict[str, object]]] = {
     "gemm": [
         {"m": 4096, "n": 4096, "k": 4096, "tb": "t"},
         {"m": 4096, "n": 4096, "k": 4096},
+        {"m": 4096, "n": 4096, "k": 4096, "ta": "t"},
+        {"m": 4096, "n": 4096, "k": 4096, "ta": "t", "tb": "t"},
         {"m": 16, "n": 8192, "k": 8192, "tb": "t"},
         {"m": 5407, "n": 3000, "k": 2056, "tb": "t"},
     ],
@@ -77,8 +82,12 @@ def compiled(problem: Problem, info: DeviceInfo) -> dict[str, Any]:
     row: dict[str, Any] = {"arch": info.arch, "problem": problem.key}
     row["config"] = dict(backend.default(problem, info))
     try:
-        built = [call.build(info.arch) for call in _plan(problem, {}, info).calls]
+        plan = _plan(problem, {}, info)
+        built = [call.build(info.arch) for call in plan.calls]
         row["kernels"] = {one.name: dict(one.resources) for one in built}
+        loop = matrix_loop(plan.calls[plan.main].assembly(info.arch))
+        row["loop"] = loop.summary()
+        row["faults"] = faults(loop, problem, row["config"], info.arch)
     except KernelmarkError as error:
         row["error"] = str(error)
     return row
@@ -113,11 +122,15 @@ def bars_of(rows: list[dict[str, Any]]) -> list[tuple[str, str, bool]]:
         asked = f"{arch}: all default configs compile"
         compiles = f"{len(built)} of {len(here)}"
         if arch not in JUDGED:
-            compiles += f"; without a spill: {spills}"
+            sound = sum(not row["faults"] for row in built)
+            compiles += f"; without a spill: {spills}; sound loops: {sound}"
         bars.append((asked, compiles, len(built) == len(here)))
         if arch in JUDGED:
             asked = f"{arch}: at least {AT_LEAST:.0%} compile without a spill of any kind"
             bars.append((asked, spills, clean >= AT_LEAST * len(here)))
+            sound = sum(not row["faults"] for row in built)
+            asked = f"{arch}: loops as good as those of a plain GEMM, or better"
+            bars.append((asked, f"{sound} of {len(built)}", sound == len(built)))
     return bars
 
 

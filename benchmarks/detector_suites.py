@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from kernelmark.core.verdict import VerdictStatus
-from kernelmark.stats.corrections import Common, adjusted, common
-from kernelmark.stats.paired import Looks, suite_verdicts
+from kernelmark.stats.paired import Common, Looks, adjusted, common, suite_verdicts
 from simulated import NOISES, Machine, Noise, Trial, Values
 
 PAIRS = 60

@@ -36,15 +36,15 @@ import drill_seeds
 from drilling import Facts, must
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.problem import Problem
-from kernelmark.core.result import ResultSet
-from kernelmark.core.validation import MOST_SIZE, check_results, is_time
+from kernelmark.core.result import MOST_SIZE, ResultSet, check_results, is_time
 from kernelmark.devices import registry
-from kernelmark.tune.install import aiter_config, nearest_config
-from kernelmark.tune.install import tensile_logic as tensile
+from kernelmark.tune import simulate
+from kernelmark.tune.install import aiter_config
+from kernelmark.tune.install.emitters import nearest, tensile
 from kernelmark.tune.install.emitters.base import text_at
-from kernelmark.tune.search import simulate
 from kernelmark.workloads import importers
 from kernelmark.workloads import logs as reading
+from kernelmark.workloads.calls import LogOptions
 from kernelmark.workloads.importers import Overrides
 from kernelmark_dev import evidence
 
@@ -176,7 +176,7 @@ def _is_possible(reader: str, path: Path) -> bool:
             raise error.__cause__ or error from None
     if kind == "calls":
         form = name.replace("_", "-")
-        calls = reading.read([str(path)], form=form, key=_KEY).workload.calls
+        calls = reading.read([str(path)], form=form, options=LogOptions(key=_KEY)).workload.calls
         return all(_possible(c.problem) and 0 < c.count < 16 * MOST_SIZE for c in calls)
     if kind == "space":
         times = simulate.read(path).times_s.tolist()
@@ -193,7 +193,7 @@ def _read_configs(name: str, path: Path) -> None:
     if name == "tensile":
         tensile.parse(text, path.name)
     else:
-        nearest_config.parse(text, path.name, name)  # type: ignore[arg-type]
+        nearest.parse(text, path.name, name)  # type: ignore[arg-type]
 
 
 def _possible_results(found: ResultSet) -> bool:

@@ -6,18 +6,16 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from kernelmark.api.load import read_file
-from kernelmark.compare.rulefile import load as load_rules
+from kernelmark.api.results import read_file
+from kernelmark.compare.rules import load_rule
 from kernelmark.core import codec
 from kernelmark.core.environment import Environment
 from kernelmark.core.metric import Metric, PointColumn
-from kernelmark.core.result import ResultSet, Run, Status
+from kernelmark.core.result import ResultSet, Run, Status, check_results
 from kernelmark.core.timing import Timing
-from kernelmark.core.validation import check_results
 from kernelmark.testing.micro import micro_result
-from kernelmark.tune.plans import planfile
-from kernelmark.tune.records.journal import Header, Journal, Trial
-from kernelmark.tune.records.journal import read as read_journal
+from kernelmark.tune import plans
+from kernelmark.tune.journal import Header, Journal, Trial, read_journal
 from kernelmark.workloads import importers, suites, workload
 from kernelmark.workloads.importers import Overrides
 from kernelmark_dev.tuning import fake_plans
@@ -109,7 +107,7 @@ OWN: dict[str, tuple[str, Callable[[Path], object], Callable[[Path], Iterable[fl
         ),
         lambda path: _none(suites.load(str(path))),
     ),
-    "rules": ("rules.toml", _text('rule = "robust"\n'), lambda path: _none(load_rules(str(path)))),
+    "rules": ("rules.toml", _text('rule = "robust"\n'), lambda path: _none(load_rule(str(path)))),
     "timing": (
         "timing.toml",
         _text('preset = "quick"\nmax_s = 0.5\nwarmup_s = 0.1\nprocesses = 2\ncache = "hot"\n'),
@@ -117,8 +115,8 @@ OWN: dict[str, tuple[str, Callable[[Path], object], Callable[[Path], Iterable[fl
     ),
     "plan": (
         f"{_PLAN.name}.toml",
-        _text(planfile.text(_PLAN)),
-        lambda path: _none(planfile.read(path)),
+        _text(plans.plan_text(_PLAN)),
+        lambda path: _none(plans.read_plan(path)),
     ),
     "journal": (
         "trials.jsonl",

@@ -1,10 +1,12 @@
-"""Drill: code that another user planted where kmark loads compiled code from."""
+"""Drills: code that another user planted where kmark loads compiled code from, and files that lie
+where kmark runs."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +17,10 @@ from kernelmark.host import processes  # noqa: F401  the victim cannot import an
 from kernelmark.host.cache import DiskCache, cache_root
 from kernelmark.host.permissions import temporary_folder
 from kernelmark.micro import _kernels
+
+# What the tests plant, and where.
+sys.path.append(str(Path(__file__).parent.parent / "tests" / "runners"))
+import test_planted as files
 
 ATTACKER, VICTIM = 33, 65534
 FILE = "micro_launch.cu"
@@ -141,3 +147,15 @@ def as_victim(look: Callable[[], bool]) -> bool:
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     must(status in (0, 3), f"the victim's process ended with {status}")
     return status == 0
+
+
+def planted_files(count: int) -> Facts:
+    """Every file of the tests in every place of them."""
+    ran: list[str] = []
+    for place in files.PLACES:
+        with tempfile.TemporaryDirectory() as text:
+            names, done = files.execute(place, Path(text))
+            must(done.returncode in (0, 4), f"{place}: {done.stderr}")
+            ran += [f"{name} in {place}" for name in names]
+    must(not ran, f"{len(ran)} were run: {', '.join(ran[:5])}")
+    return {"files": len(files.PLACES) * len(files.PLANTED), "places": len(files.PLACES), "run": 0}

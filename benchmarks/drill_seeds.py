@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from drill_own import OWN
-from kernelmark.tune.search import simulate
+from kernelmark.tune import simulate
 from kernelmark.workloads import importers
 from kernelmark.workloads.logs import registry as log_formats
 from kernelmark_dev import logs
@@ -194,8 +194,48 @@ dtypes: torch.bfloat16, torch.bfloat16, torch.bfloat16
   triton_mm_3 inf ms 0.0% BLOCK_K=128, num_warps=8
 SingleProcess AUTOTUNE benchmarking takes 1.23 seconds and 0.5 seconds precompiling for 3 choices
 """
+_CUTLASS = """Problem,Provider,OperationKind,Operation,Disposition,Status,gemm_kind,m,n,k,A,B,C,D,\
+alpha,beta,batch_count,op_class,accum,cta_m,Bytes,Flops,Flops/Byte,Runtime,GB/s
+1,CUTLASS,gemm,k1,passed,success,universal,48,5,32,f16:column,f16:row,f32:column,f32:column,1,0,1,\
+tensorop,f32,128,1,1,1,0.5,9
+1,CUTLASS,gemm,k2,incorrect,success,universal,48,5,32,f16:row,f16:row,f32:row,f32:row,1,0,4,\
+tensorop,f32,64,1,1,1,0.7,9
+"""
+_AITER = """gfx,cu_num,M,N,K,bias,dtype,outdtype,scaleAB,bpreshuffle,libtype,solidx,\
+splitK,us,kernelName
+gfx950,256,64,512,1024,False,torch.bfloat16,torch.bfloat16,False,False,asm,5,3,7.9,_ZN5asmE
+gfx942,304,80,256,5120,True,torch.bfloat16,torch.float32,False,True,triton,0,0,9.25,auto
+"""
+_MOE = """cu_num,token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,\
+use_g1u1,doweight_stage1,block_m,ksplit,us1,kernelName1,us2,kernelName2,us,_tag
+80,4,2304,1536,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,\
+1,0,32,0,17.8,k1,14.5,k2,32.3,
+80,4,2304,1536,8,2,ActivationType.Gelu,torch.bfloat16,torch.int8,torch.int8,QuantType.per_Token,\
+1,1,32,0,17.8,k1,14.5,k2,31.3,
+"""
+_CK = """Perf:     8.0511 ms, 136.567 TFlops, 50.0122 GB/s, Gemm_A LoopScheduler: Default, KBatch 1
+Perf:     2.1725 ms, 506.113 TFlops, 185.344 GB/s, Gemm_A LoopScheduler: Default, KBatch 2
+Best Perf for datatype = f16 ALayout =  RowMajor BLayout =  RowMajor M = 8192 N = 4096 K = 128 \
+StrideA = 128 StrideB = 4096 StrideC = 4096 KBatch = 2 : 2.1725 ms, 506.113 TFlops, 185 GB/s, A
+"""
+_DRIVER = """MIOpenDriver convfp16 -n 1 -c 256 -H 512 -W 512 -k 64 -y 3 -x 3 -p 1 -q 1 -F 1 -t 1
+MIOpen Forward Conv. Algorithm: 3, Solution: 139/ConvWinoFuryRxS<2-3>
+stats: name, n, c, ho, wo, x, y, k, flopCnt, bytesRead, bytesWritten, GFLOPs, GB/s, timeMs
+stats: fwd-conv3x3u1, 1, 256, 512, 512, 3, 3, 64,  309, 135, 134, 121792, 106, 2.539060
+"""
+_TUNABLE = """Validator,PT_VERSION,2.9.1
+Validator,GCN_ARCH_NAME,gfx942:sramecc+:xnack-
+GemmTunableOp_BFloat16_TN,tn_512_16_1024_ld_1024_1024_512,Gemm_Hipblaslt_9,0.0125
+GemmTunableOp_BFloat16_TN,tn_512_8_1024_ld_1024_1024_512,Default,0.0325
+"""
 # Text files by reader and by a name that a tool may give them.
 TEXTS: dict[str, dict[str, str]] = {
+    "calls cutlass": {"cutlass.csv": _CUTLASS},
+    "times aiter_csv": {"bf16_tuned_gemm.csv": _AITER, "tuned_fmoe.csv": _MOE},
+    "times ckprofiler": {"ck.log": _CK},
+    "times cutlass": {"cutlass.csv": _CUTLASS},
+    "times miopen": {"driver.log": _DRIVER},
+    "times tunableop": {"tunableop_results0.csv": _TUNABLE},
     "times googlebench": {"google.json": json.dumps(_GOOGLE, indent=1)},
     "times hipblaslt_bench": {
         "log.txt": f"hipBLASLt version: 100\n[0]:{_BENCH}\n    {_ROW}\n    --Solution index: 56\n"

@@ -2,6 +2,7 @@
 
     python benchmarks/fakes.py [-d cpu|cuda:0] [--tries 20] [--only TEXT ...] [-o results.json]
     python benchmarks/fakes.py --quick      one try each, few honest cases; writes no file
+    python benchmarks/fakes.py --beside N   N honest cases beside a busy process, on the CPU
 
 The fakes are the kernel files in tests/fakes. Those in its folder `limits` are known not to be
 caught by a check in the same process: they are run and listed, and no bar counts them.
@@ -10,10 +11,13 @@ caught by a check in the same process: they are run and listed, and no bar count
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import itertools
 import multiprocessing
+import os
 import statistics
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -21,6 +25,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from kernelmark import backends
 from kernelmark.backends.numpy import set_threads
@@ -43,6 +49,7 @@ FAKES = ROOT / "tests" / "fakes"
 sys.path.insert(0, str(FAKES))
 import _list as listing  # noqa: E402
 
+BESIDE = "honest_beside.json"
 RESULTS = {"cpu": "fakes_cpu.json", "gpu": "gpu_fakes.json"}
 REASON_CHARACTERS = 160
 # By value: a fake may also be faster than the hardware can be.
@@ -60,6 +67,8 @@ KNOWN = (
     "first_set_computes_all",
     "zeroed_inputs",
     "replaced_inputs",
+    "cpu_keeps_tenth",
+    "gpu_keeps_tenth",
 )
 LEAST_HONEST = 200
 # Honest cases of a backend at most. IREE compiles each of its own.
@@ -111,6 +120,17 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
     ],
     "copy": [{"n": 1}, {"n": 1003}, {"n": 2**18}],
 }
+_BUSY = """
+import os, random, sys, time
+import numpy as np
+os.sched_setaffinity(0, {int(sys.argv[1])})
+values = np.ones(2**22)
+while True:
+    end = time.monotonic() + random.uniform(0, 0.5)
+    while time.monotonic() < end:
+        values += 1.0
+    time.sleep(random.uniform(0, 0.5))
+"""
 _opened: Device | None = None  # in the process that measures
 Row = dict[str, Any]
 Bar = tuple[str, str, bool]
@@ -154,6 +174,37 @@ def honest_cases(info: DeviceInfo) -> list[Case]:
             for c in some
         ]
     return chosen
+
+
+def beside_cases(tries: int) -> list[Case]:
+    """Honest kernel files on one core, hot and cold, by turns until there are `tries`."""
+    files = [*sorted((FAKES / "honest").glob("*.py")), ROOT / "examples" / "gemm_numpy.py"]
+    plain = FAKES / "honest" / "plain.py"
+    pairs = [*((path, "gemm") for path in files), *((plain, op) for op in listing.SHAPES["cpu"])]
+    turns = itertools.product(range(tries), pairs, (Cache.HOT, Cache.COLD))
+    return [
+        Case(
+            problem=ops.get(op).problem(dtype="f32", **listing.SHAPES["cpu"][op]),
+            backend=backends.canonical(str(path)),
+            timing=dataclasses.replace(
+                TIMING, cache=cache, threads=1, max_s=SECONDS["cpu"][cache], seed=number
+            ),
+        )
+        for number, (path, op), cache in itertools.islice(turns, tries)
+    ]
+
+
+@contextlib.contextmanager
+def busy_process() -> Iterator[None]:
+    """Another process that works for up to half a second and rests as long, on the core that one
+    thread is timed on."""
+    core = min(os.sched_getaffinity(0))
+    process = subprocess.Popen([sys.executable, "-c", _BUSY, str(core)])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
 
 
 def _of_backend(backend: str) -> Iterator[Case]:
@@ -263,6 +314,20 @@ def _median_us(results: Iterable[Result]) -> float | None:
     return round(1e6 * statistics.median(times), 2) if times else None
 
 
+def gains_of(results: Sequence[Result]) -> Row:
+    """What launches on unchanged inputs gained, as fractions, and how many times depend on data."""
+    checks = [r.check for r in results if r.check is not None]
+    gains = [c.fresh_ratio - 1 for c in checks if c.fresh_ratio is not None]
+    codes = [w.code for r in results if r.measurement is not None for w in r.measurement.warnings]
+    quantiles = np.quantile(gains, (0, 0.05, 0.5, 0.95, 1)).round(4).tolist() if gains else []
+    names = ("min", "p5", "median", "p95", "max")
+    return {
+        **dict(zip(names, quantiles, strict=False)),
+        "data_dependent": codes.count("data-dependent"),
+        "audited_slower": codes.count("audited-slower"),
+    }
+
+
 def shortened(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= REASON_CHARACTERS else f"{line[: REASON_CHARACTERS - 1]}…"
@@ -299,11 +364,38 @@ def report(title: str, rows: Iterable[Row]) -> None:
         print(f"  {name:50} {statuses:30} {row['reason'][:90]}")
 
 
+def beside(tries: int, info: DeviceInfo, output: Path) -> int:
+    """Try honest kernels beside a busy process, and write the figures."""
+    with busy_process():
+        results = run_here("cpu", beside_cases(tries))
+    refused = [r for r in results if r.status.value != "ok"]
+    unreliable = sum(r.measurement is not None and not r.measurement.reliable for r in results)
+    bars = [
+        (
+            f"{tries} honest cases beside a process that is busy by turns: none refused",
+            f"{len(refused)} refused, {unreliable} unreliable",
+            not refused,
+        )
+    ]
+    print(evidence.told(bars))
+    figures = {
+        "cases": rows_of(results, by_file=True),
+        "unreliable": unreliable,
+        "refused": [f"{r.case.series}: {r.status} {shortened(r.error)}" for r in refused],
+    }
+    title = "Honest kernels beside a busy process, on a CPU"
+    evidence.write(output, title=title, bars=bars, figures=figures, device=info)
+    return 0 if not refused else 1
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-d", "--device", default="cpu")
     parser.add_argument("--tries", type=int, default=20)
     parser.add_argument("--only", nargs="*", default=[], metavar="TEXT", help="fakes by name")
+    parser.add_argument(
+        "--beside", type=int, metavar="N", help="only N honest cases, beside a busy process (CPU)"
+    )
     parser.add_argument("--quick", action="store_true", help="one try each; writes no file")
     parser.add_argument("-o", "--output", type=Path)
     given = parser.parse_args()
@@ -313,6 +405,8 @@ def main() -> int:
         print(f"{error.message}\nhint: {error.hint}", file=sys.stderr)
         return error.exit_code
     kind, tries = _kind(info), 1 if given.quick else given.tries
+    if given.beside:
+        return beside(given.beside, info, given.output or ROOT / "benchmarks" / "results" / BESIDE)
 
     cases = fake_cases(kind, tries)
     if given.only:
@@ -331,6 +425,8 @@ def main() -> int:
         bad = [r for r in fine if r.status.value != "ok"]
         figures["honest"] = rows_of(fine, by_file=False)
         figures["refused"] = [f"{r.case.series}: {r.status} {shortened(r.error)}" for r in bad]
+        figures["honest_gains"] = gains_of(fine)
+        print("gains of honest kernels", figures["honest_gains"])
         report("honest cases that are not ok", rows_of(bad, by_file=False))
         bars.append(honest_bar(fine, 1 if given.quick else LEAST_HONEST))
         # Last, and in workers of their own: they leave threads and a wrong clock behind.

@@ -51,8 +51,7 @@ from kernelmark.core.result import (
 )
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.report.changes import Change
-from kernelmark.runners.ab import ROUND, Opener, Pair, Rule
-from kernelmark.runners.sides import Side
+from kernelmark.runners.ab import ROUND, Opener, Pair, Rule, Side
 from kernelmark.stores import open_store
 from kernelmark.stores.store import Store
 from kernelmark_dev import evidence

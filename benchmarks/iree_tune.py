@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from kernelmark.backends.iree.targets import Target
     from kernelmark.core.problem import Problem
     from kernelmark.core.result import Config
-    from kernelmark.tune.plans.plan import TunePlan
-    from kernelmark.tune.records.results import Outcome
+    from kernelmark.tune.plans import TunePlan
+    from kernelmark.tune.results import Outcome
 
 RESULT = Path(__file__).resolve().parent / "results" / "iree_tune.json"
 GAIN_AT_LEAST = 1.3
@@ -159,9 +159,9 @@ def tuned(
 ) -> tuple[list[Outcome], dict[str, int]]:
     """Tune all, and count the candidates by what became of them."""
     from kernelmark.runners.local import LocalRunner
-    from kernelmark.tune.records import journal
-    from kernelmark.tune.search.driver import Driver
-    from kernelmark.tune.search.progress import Ended
+    from kernelmark.tune import journal
+    from kernelmark.tune.driver import Driver
+    from kernelmark.tune.progress import Ended
 
     plans = [
         _plan(i, problem, evaluations, _default(problem)) for i, problem in enumerate(problems)
@@ -175,7 +175,7 @@ def tuned(
     driver.run()
     statuses: dict[str, int] = {}
     for plan in plans:
-        _, trials, _ = journal.read(folder / "trials" / f"{plan.name}.jsonl")
+        _, trials, _ = journal.read_journal(folder / "trials" / f"{plan.name}.jsonl")
         for trial in trials:
             if trial.step == "look" and not trial.backend and not trial.problem:
                 statuses[trial.status.value] = statuses.get(trial.status.value, 0) + 1
@@ -225,7 +225,7 @@ def _cpu() -> Target:
 
 def _plan(number: int, problem: Problem, evaluations: int, default: dict[str, bool]) -> TunePlan:
     from kernelmark.core.immutable import FrozenDict
-    from kernelmark.tune.plans.plan import Acceptance, Budget, TunePlan
+    from kernelmark.tune.plans import Acceptance, Budget, TunePlan
 
     attention = problem.op == "attention"
     more = 2 if attention else 1  # two GEMMs have twice the tiles
@@ -341,7 +341,7 @@ def compiled(arch: str, key: str, count: int) -> dict[str, Any]:
     from kernelmark.backends.iree.targets import target
     from kernelmark.core.environment import DeviceInfo
     from kernelmark.core.errors import KernelmarkError
-    from kernelmark.tune.points import Points
+    from kernelmark.tune.strategies.base import Points
 
     problem = ops.parse(key)
     goal = target(DeviceInfo(name="hip:0", kind="hip", model="", arch=arch))

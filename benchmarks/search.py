@@ -189,21 +189,21 @@ def _version(contender: str) -> str:
         text = (HERE / "rivals" / f"{source}.py").read_bytes()
         return f"{_rival(source).version()} {hashlib.sha256(text).hexdigest()[:8]}"
     tune = REPOSITORY / "src" / "kernelmark" / "tune"
-    files = [tune / "points.py", *sorted(tune.glob("strategies/*.py"))]
+    files = sorted(tune.glob("strategies/*.py"))
     text = b"".join(p.read_bytes() for p in files if p.name != "__init__.py")
     return hashlib.sha256(text).hexdigest()[:12]
 
 
 @lru_cache(maxsize=8)
 def _space(path: Path) -> Any:
-    from kernelmark.tune.search.simulate import read
+    from kernelmark.tune.simulate import read
 
     return read(path)
 
 
 def _search(folder: Path, job: Job, version: str) -> Done:
     """One search, in a worker."""
-    from kernelmark.tune.search.simulate import quality, simulate
+    from kernelmark.tune.simulate import quality, simulate
 
     space = _space(folder / f"{job.space}.json")
     source, _, name = job.contender.partition(" ")

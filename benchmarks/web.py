@@ -54,8 +54,7 @@ from kernelmark.core.result import (
 )
 from kernelmark.devices import registry
 from kernelmark.stores import new_run_id, open_store, writing
-from kernelmark.stores.store import Store
-from kernelmark.stores.tokens import Scope
+from kernelmark.stores.store import Scope, Store
 from kernelmark_dev import evidence
 
 CASES = 1000  # in a run

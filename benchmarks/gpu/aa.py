@@ -32,8 +32,7 @@ from _gpu import gpu_info
 from kernelmark import backends, ops
 from kernelmark.core.result import Case
 from kernelmark.core.verdict import VerdictStatus
-from kernelmark.runners.ab import compile_ahead
-from kernelmark.runners.sides import Side
+from kernelmark.runners.ab import Side, compile_ahead
 from kernelmark.stats.paired import Looks, paired_verdict, suite_verdicts
 from kernelmark_dev import evidence
 

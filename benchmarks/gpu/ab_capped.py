@@ -25,8 +25,7 @@ from kernelmark.api.ab import AbPlan, captured, compare_sides
 from kernelmark.core.result import Case
 from kernelmark.core.timing import Duty
 from kernelmark.report.ab import AbReport, audit, clocks, restless, summary, to_json
-from kernelmark.runners.ab import ROUND, Pair, Rule
-from kernelmark.runners.sides import Side
+from kernelmark.runners.ab import ROUND, Pair, Rule, Side
 from kernelmark.stats.paired import Looks
 from kernelmark_dev import evidence
 

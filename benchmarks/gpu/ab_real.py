@@ -23,8 +23,7 @@ from kernelmark.api.ab import AbPlan, captured, compare_sides
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.result import Case
 from kernelmark.report.ab import ORDER, AbReport, audit, summary, to_json, to_md
-from kernelmark.runners.ab import ROUND, Event, Measured, Pair, Rule
-from kernelmark.runners.sides import Side
+from kernelmark.runners.ab import ROUND, Event, Measured, Pair, Rule, Side
 from kernelmark.stats.paired import Looks
 from kernelmark.workloads import suites
 from kernelmark_dev import evidence

@@ -6,7 +6,7 @@
 
 Cases of replication.py that reach the power cap or have several modes, in fresh processes, with
 forty blocks each. The spread of block medians is compared with the spread around a line in the
-logarithm of the clock (`kernelmark.stats.corrections`), by which `kmark compare` judges such runs.
+logarithm of the clock (`kernelmark.stats.paired`), by which `kmark compare` judges such runs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kernelmark.core import codec
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.result import Measurement
 from kernelmark.core.timing import Timing
-from kernelmark.stats.corrections import clock_line
+from kernelmark.stats.paired import clock_line
 from kernelmark_dev import evidence
 
 RESULTS = Path(__file__).parent.parent / "results" / "gpu_clocks.json"

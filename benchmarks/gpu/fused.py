@@ -30,7 +30,7 @@ from kernelmark.measure.sets import Arena, fill_inputs, make_arena
 from kernelmark.runners.jobs import MeasureCase
 from kernelmark.runners.local import LocalRunner
 from kernelmark.runners.pool import Pool
-from kernelmark.tune.search.evaluate import final_timing
+from kernelmark.tune.evaluate import final_timing
 from kernelmark_dev import evidence
 
 RESULTS = Path(__file__).parent.parent / "results" / "gpu_fused.json"

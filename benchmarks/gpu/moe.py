@@ -25,7 +25,7 @@ import numpy as np
 from _gpu import gpu_info
 
 from kernelmark import backends, ops
-from kernelmark.backends.torch.calls import expert_by_expert, run_experts
+from kernelmark.backends.torch import expert_by_expert, run_experts
 from kernelmark.core.dtype import TORCH_NAMES
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CaseError
@@ -39,12 +39,12 @@ from kernelmark.numerics.floats import decode, storage
 from kernelmark.numerics.generate import Inputs
 from kernelmark.runners.events import CaseFinished
 from kernelmark.runners.local import LocalRunner
+from kernelmark.tune import progress as e
+from kernelmark.tune.driver import Driver
 from kernelmark.tune.install import apply as applying
-from kernelmark.tune.install import nearest_config as configs
+from kernelmark.tune.install.emitters import nearest as configs
 from kernelmark.tune.install.emitters import registry as emitters
-from kernelmark.tune.plans.plan import Acceptance, Budget, TunePlan
-from kernelmark.tune.search import progress as e
-from kernelmark.tune.search.driver import Driver
+from kernelmark.tune.plans import Acceptance, Budget, TunePlan
 from kernelmark_dev import evidence
 
 RESULTS = Path(__file__).parent.parent / "results" / "gpu_moe.json"

@@ -52,10 +52,9 @@ from kernelmark.core.verdict import VerdictStatus
 from kernelmark.devices.base import ArgumentSet
 from kernelmark.devices.fake import SCRIPT_VARIABLE
 from kernelmark.runners import execute
-from kernelmark.runners.ab import compile_ahead
+from kernelmark.runners.ab import Side, compile_ahead
 from kernelmark.runners.events import CaseFinished
 from kernelmark.runners.local import LocalRunner
-from kernelmark.runners.sides import Side
 from kernelmark.runners.targets import find
 from kernelmark_dev import evidence
 

@@ -31,12 +31,12 @@ from kernelmark.core.units import time_text
 from kernelmark.devices import registry
 from kernelmark.runners.jobs import MeasureCase
 from kernelmark.runners.local import LocalRunner
-from kernelmark.tune.plans.plan import Acceptance, Budget, TunePlan
-from kernelmark.tune.records import journal
-from kernelmark.tune.records.results import Outcome
-from kernelmark.tune.search import progress as e
-from kernelmark.tune.search.driver import Driver
-from kernelmark.tune.search.evaluate import final_timing
+from kernelmark.tune import journal
+from kernelmark.tune import progress as e
+from kernelmark.tune.driver import Driver
+from kernelmark.tune.evaluate import final_timing
+from kernelmark.tune.plans import Acceptance, Budget, TunePlan
+from kernelmark.tune.results import Outcome
 from kernelmark_dev import evidence
 
 RESULTS = Path(__file__).parent.parent / "results" / "gpu_tune.json"
@@ -125,7 +125,7 @@ def contest_plans(seed: int, evaluations: int) -> list[TunePlan]:
 
 def tune(folder: Path, plans: Sequence[TunePlan], minutes: float, jobs: int | None) -> None:
     """Run the plans; how many candidates a minute it did is kept beside the journals."""
-    last: list[e.Progress] = []
+    last: list[e.TuneProgress] = []
     told = time.monotonic()
     fresh = 0
 
@@ -134,7 +134,7 @@ def tune(folder: Path, plans: Sequence[TunePlan], minutes: float, jobs: int | No
         if isinstance(event, e.Ended):
             if event.fresh:
                 print(f"{event.outcome.name}: {event.outcome.reason}", flush=True)
-        elif isinstance(event, e.Tried):
+        elif isinstance(event, e.Evaluated):
             last[:] = [event.progress]
             own = not event.trial.backend and not event.trial.problem
             fresh += own and event.trial.step in ("compile", "short")
@@ -159,12 +159,12 @@ def tune(folder: Path, plans: Sequence[TunePlan], minutes: float, jobs: int | No
     print(f"{len(driver.outcomes)} plans done, {len(driver.retired)} retired, {left} to go")
 
 
-def _far(event: e.Tried) -> str:
+def _far(event: e.Evaluated) -> str:
     best = "nothing yet" if event.best_s is None else time_text(event.best_s)
     return f"{_told(event.progress)}; {event.name}: {best}"
 
 
-def _told(progress: e.Progress) -> str:
+def _told(progress: e.TuneProgress) -> str:
     return (
         f"{progress.plans_done}/{progress.plans} plans, {progress.candidates_done} candidates, "
         f"{progress.per_minute:.0f} a minute"
@@ -210,7 +210,7 @@ def against_defaults(folder: Path, plans: Sequence[TunePlan], minutes: float) ->
 
 def outcome_of(folder: Path, name: str) -> Outcome | None:
     path = folder / "trials" / f"{name}.jsonl"
-    return journal.read(path)[2] if path.exists() else None
+    return journal.read_journal(path)[2] if path.exists() else None
 
 
 def curve(folder: Path, name: str) -> list[float]:
@@ -220,7 +220,7 @@ def curve(folder: Path, name: str) -> list[float]:
         return []
     best: list[float] = []
     seen: set[str] = set()
-    for trial in journal.read(path)[1]:
+    for trial in journal.read_journal(path)[1]:
         if trial.backend or trial.problem or trial.step not in ("compile", "short", "full"):
             continue
         text = json.dumps(dict(trial.config), sort_keys=True)

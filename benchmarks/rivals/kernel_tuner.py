@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from kernelmark.tune.search.simulate import Simulated
+from kernelmark.tune.simulate import Simulated
 
 LIBRARY = "kernel-tuner"
 NAMES = (

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmark.tune.search.simulate import Simulated
+from kernelmark.tune.simulate import Simulated
 
 LIBRARY = "optuna"
 NAMES = ("cmaes", "gp", "nsga2", "nsga3", "qmc", "random", "tpe", "tpe_categorical")

@@ -18,7 +18,7 @@ from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 
-from kernelmark.tune.search.simulate import Simulated
+from kernelmark.tune.simulate import Simulated
 from rivals import kernel_tuner
 
 LIBRARY = "pyatf"

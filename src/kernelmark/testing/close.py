@@ -31,7 +31,7 @@ from kernelmark.measure.check import SampledErrors, check_projection, compare
 from kernelmark.numerics.floats import decode
 from kernelmark.numerics.generate import Inputs
 from kernelmark.numerics.project import project
-from kernelmark.ops._checks import FALSE_ALARM, POSITIONS, rng_for, values_of
+from kernelmark.ops._checks import FALSE_ALARM, POSITIONS, any_values, rng_for
 from kernelmark.ops._own import OUTPUT, Definition, OwnOp, given_spec
 from kernelmark.ops.base import Op, Parameter, TensorHelp
 
@@ -249,7 +249,8 @@ def _compared(op: Op, problem: Problem, arrays: Arrays, seed: int) -> Closeness:
     bits, _ = tensors[out.name]
     got = decode(bits, out.dtype)
     inputs = Inputs(tuple(arrays.values()), 0, 0)
-    with np.errstate(invalid="ignore"), values_of(_largest(tensors)):
+    dtypes = {spec.name: spec.dtype for spec in op.tensors(problem) if spec.role == "in"}
+    with np.errstate(invalid="ignore"), any_values(dtypes, _largest(tensors)):
         tolerance = op.tolerance(problem)
         where = _positions(op, problem, got, seed)
         errors = _errors(op, problem, inputs, where, got, tolerance)

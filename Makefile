@@ -36,10 +36,10 @@ test test-all: export TMPDIR := $(shell findmnt -bno OPTIONS,AVAIL /dev/shm 2>/d
 test test-all: export ROCM_HEADERS := $(CURDIR)/$(VENV)/rocm/usr/include
 
 test: $(VENV)/.ready-test $(VENV)/.ready-headers
-	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -o tmp_path_retention_count=1 -m "not slow" $(PYTEST_ARGS)
 
 test-all: $(VENV)/.ready-test $(VENV)/.ready-headers
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -o tmp_path_retention_count=1 $(PYTEST_ARGS)
 
 # mypy takes as long as all others.
 lint: $(VENV)/.ready-test

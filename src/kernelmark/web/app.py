@@ -411,7 +411,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 def _responses(*forms: str) -> dict[int | str, dict[str, Any]]:
-    content = {_TYPES[form].partition(";")[0]: {} for form in forms}
+    content: dict[str, Any] = {_TYPES[form].partition(";")[0]: {} for form in forms}
     return {200: {"description": "The page", "content": content}, **_ERRORS}
 
 

@@ -173,6 +173,16 @@ def compiler() -> None:
         pytest.skip("needs a C++ compiler: c++, g++ or clang++")
 
 
+@pytest.fixture
+def workers_here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers of the fake device in this process, unless another one holds the device, for which
+    they would wait forever."""
+    from kernelmark_dev.in_process import InProcessWorkers
+
+    if "holder" not in request.fixturenames:
+        monkeypatch.setattr("kernelmark.runners.pool.LocalWorkers", InProcessWorkers)
+
+
 _HOLDER = """
 import os, sys, time
 from kernelmark.runners.locks import hold_lock

@@ -55,9 +55,7 @@ from kernelmark.runners.targets import find
 from kernelmark.stores import new_run_id, opened
 
 if TYPE_CHECKING:
-    from kernelmark.core.metric import Roof
     from kernelmark.stores import StoreArgument
-    from kernelmark.stores.store import Store
 
 Function = Callable[..., Any]
 T = TypeVar("T")
@@ -178,18 +176,13 @@ def compare_kernels(
         run = dataclasses.replace(run, finished=time.time())
         result_set = ResultSet(run=run, results=tuple(results))
         if target is not None or flops or nbytes:
-            roofs = _roofs(target, info.name)
+            from kernelmark.api.roofs import machine_roofs
+
+            roofs = machine_roofs(target, device=info.name)
             result_set = dataclasses.replace(result_set, roofs=roofs)
         if target is not None:
             target.add_result_set(result_set)
         return Results(result_set, notes=call.notes)
-
-
-def _roofs(store: Store | None, device: str) -> tuple[Roof, ...]:
-    """Return a device's roofs from `store`, or from the default store if it can be read."""
-    from kernelmark.api.roofs import default_store_roofs, known_roofs
-
-    return default_store_roofs(device=device) if store is None else known_roofs(store, [device])
 
 
 def _check_types(kernels: object, inputs: object, ref: object) -> None:
@@ -648,7 +641,7 @@ def _measured(
 
 def _environment(device: str, form: str) -> Environment:
     """Return the environment of this process, in which the functions run."""
-    return environment([device], [form] if form in backends.registry else [], load=True)
+    return environment([find(device)[1]], [form] if form in backends.registry else [], load=True)
 
 
 def _in_background(function: Callable[[], T]) -> Callable[[], T]:

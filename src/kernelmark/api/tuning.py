@@ -297,7 +297,7 @@ def summarise(
     workload = read_workload(folder)
     devices = (device,) if isinstance(device, str) else tuple(device)
     with hinted(DEVICES):
-        infos = targets.expand(devices)
+        infos = targets.parse_devices(devices)
     reference_backend = backends.parse(backend or _reference(infos[0]))
     require(reference_backend, infos[0])
     basis = Basis(

@@ -141,7 +141,7 @@ class Server:
             from kernelmark.runners.capture import environment
 
             names = [str(name) for name in request.get("backends", ())]
-            document = codec.to_document(environment([self.device], names, load=True))
+            document = codec.to_document(environment([self.info], names, load=True))
             self.send("reply", environment=document)
         elif request["kind"] == "call":
             module, _, function = str(request["function"]).partition(":")

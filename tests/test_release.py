@@ -30,7 +30,12 @@ def test_one_address():
     """There may be none yet: then no file has an invented one."""
     address = PROJECT.get("urls", {}).get("Repository")
     assert CITATION.get("repository-code") == address
-    files = [ROOT / "action.yml", ROOT / "CITATION.cff", ROOT / "mkdocs.yml", ROOT / "pyproject.toml"]
+    files = [
+        ROOT / "action.yml",
+        ROOT / "CITATION.cff",
+        ROOT / "mkdocs.yml",
+        ROOT / "pyproject.toml",
+    ]
     files += [*(ROOT / "scripts").glob("*-*"), *ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
     files += (ROOT / "examples").rglob("*.yml")
     for path in files:
@@ -75,7 +80,10 @@ def test_a_package_installs_and_runs(packages, suffix, tmp_path):
     assert PROJECT["version"] in ends("kernelmark", "--version")
     assert "gemm m=64" in ends("kmark", *FIRST.split())
     assert "gemm m=64" in ends("kmark", "show", "latest")
-    assert sys.version_info[:2] == (3, int(ends("python", "-c", "import sys; print(sys.version_info[1])")))
+    assert sys.version_info[:2] == (
+        3,
+        int(ends("python", "-c", "import sys; print(sys.version_info[1])")),
+    )
 
 
 @pytest.mark.slow

@@ -79,4 +79,4 @@ def __getattr__(name: str) -> Callable[..., Result]:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *registry.names()})
+    return ["registry", *registry.names()]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write docs/micro-benchmarks.md from the benchmarks themselves: `python scripts/micro_docs.py [--check]`."""
+"""Write docs/micro-benchmarks.md from the benchmarks: `python scripts/micro_docs.py [--check]`."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ PARTS = {
     "Modules": ("tuning", "micro", "ops", "backends", "devices"),
     "Errors and version": ("KernelmarkError", "__version__"),
 }
-WIDTH = 92
+WIDTH = 76
 
 
 def text() -> str:

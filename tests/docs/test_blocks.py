@@ -78,6 +78,7 @@ def folder(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(7200)  # a page measures for minutes, and waits while others measure
 @pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
 def test_blocks_run(page, folder):
     """A block of Python that begins with a file's name is that file."""
@@ -92,6 +93,6 @@ def test_blocks_run(page, folder):
         words = [sys.executable, "-c", block.text] if block.kind == "python" else words
         done = subprocess.run(
             words, cwd=folder, env={**os.environ, **places, "PATH": path},
-            capture_output=True, text=True, check=False, timeout=1100,
+            capture_output=True, text=True, check=False, timeout=3600,
         )  # fmt: skip
         assert done.returncode == block.exit, f"{block.text}\n{done.stdout}\n{done.stderr}"

@@ -2,6 +2,7 @@
 reference backend, write their plans, and search.
 
     import kernelmark as km
+
     km.tuning.summarise("mymodel", backend="torch", device="cuda:0")
     km.tuning.plan("mymodel", backend="triton", device="cuda:0", thr=0.1)
     km.tuning.run("mymodel", devices=["cuda:0"]).metrics

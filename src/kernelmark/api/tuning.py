@@ -1,10 +1,11 @@
 """Tune the kernels of a workload, from its log to faster configs: time its problems with the
 reference backend, write their plans, and search.
 
-import kernelmark as km
-km.tuning.summarise("mymodel", backend="torch", device="cuda:0")
-km.tuning.plan("mymodel", backend="triton", device="cuda:0", thr=0.1)
-km.tuning.run("mymodel", devices=["cuda:0"]).metrics
+    import kernelmark as km
+
+    km.tuning.summarise("mymodel", backend="torch", device="cuda:0")
+    km.tuning.plan("mymodel", backend="triton", device="cuda:0", thr=0.1)
+    km.tuning.run("mymodel", devices=["cuda:0"]).metrics
 """
 
 from __future__ import annotations
@@ -257,6 +258,10 @@ __all__ = [
     "summarise",
     "try_strategy",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 FolderPath = str | os.PathLike[str]

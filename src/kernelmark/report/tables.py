@@ -38,6 +38,10 @@ def date_text(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds))
 
 
+def _plain(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
 _FORMATS: Mapping[str, Callable[[Any], str]] = {
     "s": time_text,
     "µs": lambda value: time_text(value * 1e-6),
@@ -116,7 +120,7 @@ class Column:
             return "yes" if value else "no"
         if isinstance(value, list | tuple):
             return ", ".join(map(str, value))
-        return NONE if value is None else _FORMATS.get(self.unit, str)(value)
+        return NONE if value is None else _FORMATS.get(self.unit, _plain)(value)
 
 
 def file_column(

@@ -180,6 +180,7 @@ class _Rows(Table):
 
 class _Experts(Table):
     once = True
+    optional = ("_tag",)
 
     def row(self, cells: Fields, options: LogOptions) -> Iterator[Call]:
         tokens, hidden, size, experts, chosen = (cells.whole(name) for name in _MOE)
@@ -214,9 +215,8 @@ class AiterTimes(Importer):
         return b"us" in columns and AiterCsv().table(b",".join(columns), name) is not None
 
     def rows(self, file: ResultFile) -> Iterator[ResultRow]:
-        # Some rows lack the last, empty cell.
-        columns, table = file.table(least=max(1, len("".join(file.texts[:1]).split(",")) - 1))
-        reader = AiterCsv().table(",".join(columns).encode(), file.name)
+        reader = AiterCsv().table("".join(file.texts[:1]).encode(), file.name)
+        columns, table = file.table(least=reader.least if isinstance(reader, Table) else 0)
         if not isinstance(reader, Table):
             raise BadLine("line 1 is no header of aiter's tables", hint=CUT)
         if "us" not in columns:

@@ -359,7 +359,7 @@ class BlasTable(Table):
     """A reader of rows of BLAS fields, as printed by the libraries' benchmark clients."""
 
     def __init__(self, columns: Sequence[str], harmless: Container[str] | None = None) -> None:
-        extras = ("M", "N", "K", "swizzle_a", "swizzle_b", "bias_source")
+        extras = ("M", "N", "K", "swizzle_a", "swizzle_b", "bias_source", "call_count")
         types = ("input_type", "output_type")
         super().__init__(columns, (*BLAS_FIELDS, *blas.EXTRAS, *extras, *types), ",", harmless)
 

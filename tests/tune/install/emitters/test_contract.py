@@ -17,7 +17,9 @@ def case(request, w, tmp_path):
     """(emitter, outcomes, target, options) of a format."""
     world = w.WORLDS[request.param]
     emitter = registry.get(request.param)
-    given = parse_options(emitter.name, emitter.options, [f"{name}={value}" for name, value in world.given.items()])
+    given = parse_options(
+        emitter.name, emitter.options, [f"{name}={value}" for name, value in world.given.items()]
+    )
     return emitter, world.outcomes, world.base(tmp_path), given
 
 

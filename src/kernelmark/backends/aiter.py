@@ -372,9 +372,11 @@ class _Row:
 
 def _looked_up(problem: Problem, config: Config, block: int, dtype: Any) -> Any:
     """Return what aiter's lookup makes of a row of its table with the kernels of a config."""
-    module = importlib.import_module("aiter.fused_moe")
-    row = {"block_m": block, "ksplit": 0, "run_1stage": 0}
-    row |= {"kernelName1": config["kernel1"], "kernelName2": config["kernel2"]}
+    module: Any = importlib.import_module("aiter.fused_moe")
+    row = {
+        **{"block_m": block, "ksplit": 0, "run_1stage": 0},
+        **{"kernelName1": config["kernel1"], "kernelName2": config["kernel2"]},
+    }
     d, table = problem.dims, module.cfg_2stages
     sizes = (module.get_padded_M(d["m"]), d["k"], d["n"], d["e"], d["top_k"])
     quantised, activation = module.QuantType.No, module.ActivationType.Silu

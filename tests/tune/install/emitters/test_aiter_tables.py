@@ -168,7 +168,15 @@ def test_a_moe_is_written_for_its_padded_tokens_in_the_columns_of_the_file(w, tm
 
 @pytest.mark.parametrize(
     ("m", "tokens"),
-    [(1, 1), (3, 4), (64, 64), (16385, 32768), (40_000, 32768), (131_072, 131_072), (10**6, 131072)],
+    [
+        (1, 1),
+        (3, 4),
+        (64, 64),
+        (16385, 32768),
+        (40_000, 32768),
+        (131_072, 131_072),
+        (10**6, 131072),
+    ],
 )
 def test_tokens_are_padded_as_aiter_pads_them(m, tokens):
     assert padded_tokens(m) == tokens

@@ -3,11 +3,11 @@
     python benchmarks/formats_agree.py FOLDER [--per-format N] [--only NAME] [--record]
 
 FOLDER has checkouts of public repositories: aiter, vLLM, SGLang, MIOpen (its find-db unpacked),
-GEKO, Kernel Tuner's benchmark_hub, TraceLens, HolisticTraceAnalysis, rocprofiler-compute, and projects
-with tunableop_results0.csv. Of each format a sample is compared that depends on the names only:
-every time with its problem, kernel or configuration, every size of a table, and every entry of a
-config file. A file is `equal`, `refused` with a sentence, or `different`; the exit status is 1 if
-one differs.
+GEKO, Kernel Tuner's benchmark_hub, TraceLens, HolisticTraceAnalysis, rocprofiler-compute, and
+projects with tunableop_results0.csv. Of each format a sample is compared that depends on the names
+only: every time with its problem, kernel or configuration, every size of a table, and every entry
+of a config file. A file is `equal`, `refused` with a sentence, or `different`; the exit status is 1
+if one differs.
 """
 
 from __future__ import annotations

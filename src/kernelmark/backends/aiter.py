@@ -76,10 +76,7 @@ FUNCTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "auto": ("aiter", "flash_attn_func"),
         "triton": (f"{_TRITON}.attention.mha", "flash_attn_func"),
     },
-    "moe": {
-        "auto": ("aiter.fused_moe", "fused_moe"),
-        "ck": ("aiter.fused_moe", "_fused_moe_impl"),
-    },
+    "moe": {"auto": ("aiter.fused_moe", "fused_moe"), "ck": ("aiter.fused_moe", "_fused_moe_impl")},
 }
 # CK's functions that take a split of k, and those that also take a kernel's index, by the function
 # that takes both from aiter's tuned file.
@@ -374,8 +371,11 @@ def _looked_up(problem: Problem, config: Config, block: int, dtype: Any) -> Any:
     """Return what aiter's lookup makes of a row of its table with the kernels of a config."""
     module: Any = importlib.import_module("aiter.fused_moe")
     row = {
-        **{"block_m": block, "ksplit": 0, "run_1stage": 0},
-        **{"kernelName1": config["kernel1"], "kernelName2": config["kernel2"]},
+        "block_m": block,
+        "ksplit": 0,
+        "run_1stage": 0,
+        "kernelName1": config["kernel1"],
+        "kernelName2": config["kernel2"],
     }
     d, table = problem.dims, module.cfg_2stages
     sizes = (module.get_padded_M(d["m"]), d["k"], d["n"], d["e"], d["top_k"])

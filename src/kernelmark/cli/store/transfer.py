@@ -239,7 +239,8 @@ As = Annotated[
         WINNERS,
         help="Write a run for bencher, conbench, github-action-benchmark or pytorch-hud; or "
         "winners for this library: cublaslt, iree-spec, python, sglang, sglang-moe, vllm, "
-        "vllm-moe; not yet run on AMD hardware: aiter, aiter-tables, hipblaslt, rocblas, tensile, tunableop.",
+        "vllm-moe; not yet run on AMD hardware: aiter, aiter-tables, hipblaslt, rocblas, tensile, "
+        "tunableop.",
     ),
 ]
 Output = Annotated[

@@ -192,7 +192,11 @@ class _Experts(Table):
         lost += [n for n in _MOE_DTYPES[1:] if cells.text(n) not in ("", "None", cells["dtype"])]
         facts = {name: cells[name].strip() for name in lost}
         problem = ops.registry.get("moe").problem(
-            **{"m": tokens, "n": size, "k": hidden, "e": experts, "top_k": chosen},
+            m=tokens,
+            n=size,
+            k=hidden,
+            e=experts,
+            top_k=chosen,
             dtype=dtype,
             # Tiles of quantised weights have other columns.
             w_order="rows" if lost else "tiled",

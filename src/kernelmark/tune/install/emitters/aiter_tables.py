@@ -107,7 +107,9 @@ _TABLES = {
 # What a key of the op moe, which is neither quantised nor weighted first, has beside its sizes.
 _MOE_KEY = {
     **dict.fromkeys(("dtype", "q_dtype_a", "q_dtype_w"), _DTYPES["bf16"]),
-    **{"q_type": "QuantType.No", "use_g1u1": "1", "doweight_stage1": "0"},
+    "q_type": "QuantType.No",
+    "use_g1u1": "1",
+    "doweight_stage1": "0",
 }
 
 

@@ -465,7 +465,7 @@ def main() -> int:
             try:
                 if not how.is_of(path):
                     continue
-            except (KernelmarkError, OSError, ValueError):
+            except (KernelmarkError, OSError, ValueError, EOFError):
                 continue
             outcome, facts = compared(path, how)
             counts[outcome.partition(":")[0]] += 1

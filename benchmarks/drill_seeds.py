@@ -12,7 +12,7 @@ from drill_own import OWN
 from kernelmark.tune import simulate
 from kernelmark.workloads import importers
 from kernelmark.workloads.logs import registry as log_formats
-from kernelmark_dev import logs
+from kernelmark_dev import geko, logs
 
 _BENCH = "transA,transB,grouped_gemm,batch_count,m,n,k,alpha,beta,a_type,b_type,c_type,d_type,"
 _BENCH += "compute_type,scaleA,scaleB,activation_type,bias_vector,bias_type,rotating_buffer,"
@@ -234,7 +234,13 @@ TEXTS: dict[str, dict[str, str]] = {
     "times aiter_csv": {"bf16_tuned_gemm.csv": _AITER, "tuned_fmoe.csv": _MOE},
     "times ckprofiler": {"ck.log": _CK},
     "times cutlass": {"cutlass.csv": _CUTLASS},
+    "times geko": {"raw_results.csv": geko.RAW, "winners.csv": geko.WINNERS},
+    "calls geko": {"list.yaml": geko.LIST},
     "times miopen": {"driver.log": _DRIVER},
+    "times triton_perf_report": {
+        "matmul.csv": "M,N,cuBLAS (ms),Triton (Latency (us))\n"
+        "384.000000,64.000000,0.004096,5.120000\n512.000000,64.000000,,inf\n"
+    },
     "times tunableop": {"tunableop_results0.csv": _TUNABLE},
     "times googlebench": {"google.json": json.dumps(_GOOGLE, indent=1)},
     "times hipblaslt_bench": {

@@ -3,11 +3,11 @@
     python benchmarks/formats_agree.py FOLDER [--per-format N] [--only NAME] [--record]
 
 FOLDER has checkouts of public repositories: aiter, vLLM, SGLang, MIOpen (its find-db unpacked),
-Kernel Tuner's benchmark_hub, TraceLens, HolisticTraceAnalysis, rocprofiler-compute, and projects
-with tunableop_results0.csv. Of each format a sample is compared that depends on the names only:
-every time with its problem, kernel or configuration, every size of a table, and every entry of a
-config file. A file is `equal`, `refused` with a sentence, or `different`; the exit status is 1 if
-one differs.
+GEKO, Kernel Tuner's benchmark_hub, TraceLens, HolisticTraceAnalysis, rocprofiler-compute, and
+projects with tunableop_results0.csv. Of each format a sample is compared that depends on the names
+only: every time with its problem, kernel or configuration, every size of a table, and every entry
+of a config file. A file is `equal`, `refused` with a sentence, or `different`; the exit status is 1
+if one differs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from kernelmark.workloads import importers, logs
 from kernelmark_dev import evidence
 
 RESULTS = Path(__file__).parent / "results" / "formats_agree.json"
-ENDS = (".csv", ".json", ".json.gz", ".txt", ".log")
+ENDS = (".csv", ".json", ".json.gz", ".txt", ".log", ".yaml")
 MOST_BYTES = 8 << 20
 PER_FORMAT = 40
 PER_SLOW_FORMAT = 5  # files of some megabytes each
@@ -168,6 +168,32 @@ def our_tunable_shapes(path: Path) -> set[tuple[int, ...]]:
     if reading.skipped:
         raise KernelmarkError("rows were rejected")
     return {our_sizes(call.problem.dims) for call in reading.workload.calls}
+
+
+# GEKO and Triton
+
+
+def is_geko_list(path: Path) -> bool:
+    return path.suffix == ".yaml" and logs.recognized(str(path)) == "geko"
+
+
+def geko_sizes(path: Path) -> set[tuple[int, ...]]:
+    """Sizes are M, N, batch and K of column-major matrices, a list on each line."""
+    found = re.findall(r"^\s*-\s*\[([\d,\s]+)\]", text_of(path), re.MULTILINE)
+    sizes = (tuple(map(int, text.split(","))) for text in found)
+    return {(n, m, k, batch) for m, n, batch, k in sizes}
+
+
+def our_geko_sizes(path: Path) -> set[tuple[int, ...]]:
+    return {our_sizes(c.problem.dims) for c in logs.read([str(path)], form="geko").workload.calls}
+
+
+def report_times(path: Path) -> Iterator[tuple[Any, ...]]:
+    for row in rows(path):
+        for name, text in row.items():
+            match = re.search(r"\(([^()/]+)\)", name)
+            if match and match[1] in UNITS_S and text:
+                yield (rounded(float(text) * UNITS_S[match[1]]),)
 
 
 # Profilers
@@ -374,6 +400,7 @@ FORMATS: dict[str, Format] = {
     "aiter-csv (times)": Format(
         imported("aiter-csv"), aiter_times, by(lambda r: our_sizes(r.case.problem.dims)), 20
     ),
+    "geko (calls)": Format(is_geko_list, geko_sizes, our_geko_sizes),
     "googlebench": Format(imported("googlebench"), google_times, our_google_times),
     "kernel-tuner": Format(is_space("cache"), space_times, our_space, PER_SLOW_FORMAT),
     "miopen-find-db": Format(imported("miopen-find-db"), find_db_times, our_find_db_times),
@@ -382,6 +409,7 @@ FORMATS: dict[str, Format] = {
     "sglang-moe": Format(is_config("E", "sglang"), config_facts, our_config_facts("sglang")),
     "t4": Format(is_space("results"), space_times, our_space, PER_SLOW_FORMAT),
     "torch-trace": Format(imported("torch-trace"), trace_times, by(kernel), PER_SLOW_FORMAT),
+    "triton-perf-report": Format(imported("triton-perf-report"), report_times, by(lambda r: ())),
     "tunableop (calls)": Format(
         lambda p: "tunableop" in p.name, tunable_shapes, our_tunable_shapes
     ),
@@ -437,7 +465,7 @@ def main() -> int:
             try:
                 if not how.is_of(path):
                     continue
-            except (KernelmarkError, OSError, ValueError):
+            except (KernelmarkError, OSError, ValueError, EOFError):
                 continue
             outcome, facts = compared(path, how)
             counts[outcome.partition(":")[0]] += 1

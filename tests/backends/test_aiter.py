@@ -72,6 +72,7 @@ PROBLEMS = (
     f"{QUANT} k=64 scheme=afp4wfp4",
     "attention batch=2 heads_q=4 heads_kv=2 seq_q=5 seq_kv=9 dim=8 dtype=bf16 causal=yes",
     "attention heads=2 seq=9 dim_qk=8 dim_v=4 dtype=f16 layout=bshd scale=0.25",
+    "moe m=3 n=32 k=32 e=4 top_k=2 dtype=bf16 w_order=tiled",
 )
 
 
@@ -133,6 +134,59 @@ def test_ck_takes_its_config_from_aiters_table_or_from_ours(stand_in, key, name)
 def test_a_config_that_ck_does_not_take_is_refused(stand_in, key, config):
     with pytest.raises(Unsupported):
         BACKEND.prepare(ops.parse(key), config, FakeDevice(), [])
+
+
+G1 = "moe_ck2stages_gemm1_256x{}x64x64_1x4_TypeCast_v1_Nswizzle0_Quant0_MulRoutedWeight0_silu_B16"
+G2 = "moe_ck2stages_gemm2_256x{}x64x64_1x4_TypeCast_v1_Nswizzle0_Quant0_MulRoutedWeight1_B16"
+
+
+def test_kernels_of_a_moe_are_launched_as_a_row_of_aiters_table_is(stand_in):
+    problem = ops.parse(PROBLEMS[-1])
+    config = {"kernel": "ck", "kernel1": G1.format(64), "kernel2": G2.format(64)}
+    with bench(BACKEND, problem, FakeDevice(), config=config) as made:
+        from aiter import fused_moe
+
+        BackendContract().check(made)
+        row = {"block_m": 64, "ksplit": 0, "run_1stage": 0}
+        row |= {"kernelName1": G1.format(64), "kernelName2": G2.format(64)}
+        assert all(vars(chosen) == row for chosen in fused_moe.CALLS)
+        assert fused_moe.cfg_2stages is None, "aiter's own table is back"
+        fused_moe.CALLS.clear()
+    with bench(BACKEND, problem, FakeDevice()) as made:
+        BackendContract().check(made)
+        assert set(fused_moe.CALLS) == {None}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"kernel": "ck"},
+        {"kernel": "ck", "kernel1": G1.format(32)},
+        {"kernel": "ck", "kernel1": G1.format(32), "kernel2": G2.format(64)},
+        {"kernel1": G1.format(32), "kernel2": G2.format(32)},
+        {"kernel": "ck", "kernel1": "a", "kernel2": "b"},
+        {"kernel": "ck", "kernel1": G1.format(32), "kernel2": G2.format(32), "split_k": 1},
+    ],
+)
+def test_kernels_of_a_moe_that_do_not_go_together_are_refused(stand_in, config):
+    with pytest.raises(Unsupported):
+        BACKEND.prepare(ops.parse(PROBLEMS[-1]), config, FakeDevice(), [])
+    if "kernel1" in config:
+        with pytest.raises(Unsupported):
+            BACKEND.prepare(ops.parse(PROBLEMS[0]), config, FakeDevice(), [])
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
+def test_a_moe_has_names_as_aiters_tables_have_them(arch):
+    space = BACKEND.space(ops.parse(PROBLEMS[-1]), absent(arch))
+    cast = "TypeCastExpertWeight" if arch == "gfx942" else "TypeCast"
+    kernels = {(c["kernel1"], c["kernel2"]) for c in space if c["kernel"] == "ck"}
+    assert (
+        "moe_ck2stages_gemm1_256x32x64x128_1x4_TypeCast_v1_Nswizzle0_Quant0_MulRoutedWeight0_silu_"
+        "B16_B16_B16",
+        f"moe_ck2stages_gemm2_256x32x64x64_1x4_{cast}_v1_Nswizzle0_Quant0_MulRoutedWeight1_"
+        "B16_B16_B16",
+    ) in kernels
 
 
 def test_the_default_is_aiters_own_dispatcher(stand_in):

@@ -223,11 +223,16 @@ class TestMoe(OpContract):
         {"m": 4, "n": 4, "k": 4, "e": 2**20, "top_k": 2, "dtype": "f16"},
         {"m": 4, "n": 4, "k": 4, "e": 4, "top_k": 2, "dtype": "i8"},
         {"m": 4, "n": 4, "k": 4, "e": 4, "top_k": 2, "dtype": "bf16", "acc": "bf16"},
+        {"m": 4, "n": 16, "k": 32, "e": 4, "top_k": 2, "dtype": "bf16", "w_order": "tiled"},
+        {"m": 4, "n": 32, "k": 32, "e": 4, "top_k": 2, "dtype": "f32", "w_order": "tiled"},
+        {"m": 4, "n": 32, "k": 32, "e": 4, "top_k": 2, "dtype": "bf16", "w_order": "columns"},
     )
 
     def dense(self, problem, arrays):
         n = problem.dims["n"]
         out = np.zeros_like(arrays["x"])
+        if problem.options:
+            arrays |= {name: self.untiled(arrays[name]) for name in ("w1", "w2")}
         for t, slot in np.ndindex(arrays["ids"].shape):
             expert = int(arrays["ids"][t, slot])
             both = arrays["w1"][expert] @ arrays["x"][t]
@@ -235,6 +240,16 @@ class TestMoe(OpContract):
             h = gate / (1 + np.exp(-gate)) * up
             out[t] += arrays["weights"][t, slot] * (arrays["w2"][expert] @ h)
         return out
+
+    @staticmethod
+    def untiled(weights):
+        """Tiles of 16 rows by 32 columns, of which 8 columns of each row are consecutive."""
+        rows = np.empty_like(weights)
+        for expert, row, column in np.ndindex(weights.shape):
+            tile = row // 16 * (weights.shape[2] // 32) + column // 32
+            at = (tile * 4 + column % 32 // 8) * 128 + row % 16 * 8 + column % 8
+            rows[expert, row, column] = weights[expert].flat[at]
+        return rows
 
     def count_flops(self, problem):
         d = problem.dims

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from kernelmark.core.errors import UsageError
 from kernelmark.report import dashboards
 from kernelmark.workloads import importers
 
@@ -16,37 +17,55 @@ TABLE = (
 )
 
 
+WITH = {"repository": "https://github.com/org/name", "commit": "abc"}
+
+
 @pytest.fixture
-def results(tmp_path):
+def result_set(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text(TABLE)
-    return importers.read(path, importers.Overrides()).results
+    return importers.read(path, importers.Overrides(label="nightly"))
+
+
+@pytest.fixture
+def results(result_set):
+    return result_set.results
+
+
+@pytest.fixture
+def written(result_set):
+    def call(name, results=result_set.results):
+        document = dashboards.FORMATS[name](results, result_set.run, WITH)
+        return json.loads(json.dumps(document, allow_nan=False))
+
+    return call
 
 
 @pytest.mark.parametrize("name", dashboards.FORMATS)
-def test_every_time_that_is_ok_is_there(results, name):
-    document = json.loads(json.dumps(dashboards.FORMATS[name](results), allow_nan=False))
-    assert len(document) == 2
+def test_every_time_that_is_ok_is_there(written, name):
+    assert len(written(name)) == 2
 
 
-def test_times_are_in_the_unit_of_the_format(results):
-    assert [each["latency"]["value"] for each in dashboards.bencher(results).values()] == [
+def test_times_are_in_the_unit_of_the_format(written):
+    assert [each["latency"]["value"] for each in written("bencher").values()] == [
         pytest.approx(12500),
         pytest.approx(32500),
     ]
-    first = dashboards.github_action_benchmark(results)[0]
+    first = written("github-action-benchmark")[0]
     assert (first["value"], first["unit"]) == (pytest.approx(12500), "ns")
-    assert dashboards.pytorch_hud(results)[0]["metric"]["benchmark_values"] == [1.25e-05]
+    assert written("pytorch-hud")[0]["metric"]["benchmark_values"] == [1.25e-05]
+    assert written("conbench")[0]["stats"] == {"data": [1.25e-05], "unit": "s"}
 
 
-def test_records_fit_the_columns_of_the_database(results):
+def test_records_fit_the_columns_of_the_database(results, written):
     """Tuples of the table oss_ci_benchmark_v3 of pytorch/test-infra; its maps have strings only."""
     columns = {
         "benchmark": {"name", "mode", "dtype", "extra_info"},
         "model": {"name", "type", "backend", "origins", "extra_info"},
         "metric": {"name", "benchmark_values", "target_value", "extra_info"},
     }
-    records = dashboards.pytorch_hud([results[0], dataclasses.replace(results[0], device="hip:1")])
+    two = [results[0], dataclasses.replace(results[0], device="hip:1")]
+    records = written("pytorch-hud", two)
     for record in records:
         assert {name: set(record[name]) - columns[name] for name in record} == {
             name: set() for name in columns
@@ -55,7 +74,24 @@ def test_records_fit_the_columns_of_the_database(results):
     assert records[0] != records[1]
 
 
-def test_results_of_one_name_keep_apart(results):
-    assert len(dashboards.bencher([results[0], results[2], results[0]])) == 2
+def test_results_of_one_name_keep_apart(results, written):
+    assert len(written("bencher", [results[0], results[2], results[0]])) == 2
     other = dataclasses.replace(results[0], device="hip:1")
-    assert len(dashboards.bencher([results[0], other])) == 2
+    assert len(written("bencher", [results[0], other])) == 2
+
+
+def test_conbench_gets_the_fields_that_its_schema_requires(results, result_set, written):
+    """_BenchmarkResultCreateSchema of conbench; results of one run_id are of one machine."""
+    first, other = written(
+        "conbench", [results[0], dataclasses.replace(results[0], device="hip:1")]
+    )
+    assert {"run_id", "batch_id", "timestamp", "tags", "context", "github"} <= set(first)
+    assert set(first["cluster_info"]) == {"name", "info", "optional_info"}
+    assert first["github"] == WITH
+    assert first["run_tags"] == {"name": "nightly"}
+    assert first["run_id"] != other["run_id"]
+    assert first["batch_id"] == other["batch_id"]
+    without = dashboards.conbench(results, result_set.run, {"repository": WITH["repository"]})
+    assert without[0]["github"] == {"repository": WITH["repository"]}
+    with pytest.raises(UsageError):
+        dashboards.conbench(results, result_set.run, {})

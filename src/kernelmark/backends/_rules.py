@@ -54,8 +54,13 @@ def wrong_acc(backend: str, problem: Problem, sums: Collection[str]) -> Reason |
     return Reason(f"{backend}'s {problem.op} accumulates in {join_or(tuple(sums))}, not in {acc}")
 
 
-def unknown_op(backend: str, ops: Collection[str], problem: Problem) -> Reason | None:
-    """Return why a backend cannot compute this op at all, or None."""
+def unknown_op(
+    backend: str, ops: Collection[str], problem: Problem, *, reads_tiles: bool = False
+) -> Reason | None:
+    """Return why a backend cannot compute this op at all, or None. `reads_tiles` is whether it
+    reads weights in aiter's tiles."""
+    if problem.op in ops and problem.options.get("w_order") == "tiled" and not reads_tiles:
+        return Reason(f"{backend} reads weights by rows, not w_order=tiled")
     if problem.op in ops:
         return None
     return Reason(

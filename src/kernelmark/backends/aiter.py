@@ -6,6 +6,11 @@ file, unless `split_k` is given, the log2 of the number of parts; `kernel_id`, a
 file, runs any of CK's kernels. Some functions write into a given output; the others allocate their
 result, which is copied into the output after timing. Signatures are those of ROCm/aiter e4048607
 (2026-08).
+
+Fused MoE takes weights in aiter's tiles (w_order=tiled), for which its tables are tuned. `kernel1`
+and `kernel2` name CK's kernels of both GEMMs. They become what aiter's own lookup makes of a row of
+its table with these names; where the installed aiter has no kernel of a name, it takes another one,
+with a warning.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -70,6 +76,7 @@ FUNCTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "auto": ("aiter", "flash_attn_func"),
         "triton": (f"{_TRITON}.attention.mha", "flash_attn_func"),
     },
+    "moe": {"auto": ("aiter.fused_moe", "fused_moe"), "ck": ("aiter.fused_moe", "_fused_moe_impl")},
 }
 # CK's functions that take a split of k, and those that also take a kernel's index, by the function
 # that takes both from aiter's tuned file.
@@ -79,13 +86,40 @@ CK = {
     "gemm_a8w8_CK": ("gemm_a8w8_ck", "gemm_a8w8_tune"),
 }
 _TUNED = "tuned"  # as in aiter's tuned file
+# CK's kernels for both GEMMs of a MoE: rows, columns and k of a tile, and the pipeline
+# (gemm_moe_ck2stages_common.py). Both have the rows of a block of sorted tokens.
+_MOE_TILES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "gfx942": (
+        (
+            *("32x64x128_v1", "32x64x64_v1", "64x64x128_v1", "64x64x64_v1", "128x64x64_v1"),
+            *("64x128x128_v3", "64x128x64_v3", "128x128x128_v3", "128x128x64_v3"),
+        ),
+        (
+            *("32x64x128_v1", "32x64x64_v1", "64x64x128_v1", "64x64x64_v1", "128x64x64_v1"),
+            *("64x128x128_v3", "64x128x64_v3", "128x128x64_v3", "128x64x64_v3"),
+        ),
+    ),
+    "gfx950": (
+        (
+            *("32x64x128_v1", "32x64x64_v1", "64x64x128_v1", "64x64x64_v1", "128x64x64_v1"),
+            "128x128x64_v3",
+        ),
+        (
+            *("32x128x128_v1", "32x64x64_v1", "64x128x128_v1", "64x128x64_v1", "64x64x64_v1"),
+            *("128x128x64_v1", "128x128x64_v3", "128x64x64_v1", "128x64x64_v3"),
+        ),
+    ),
+}
+_MOE_KERNELS = ("kernel1", "kernel2")
+_MOE_NAME = re.compile(r"moe_ck2stages_gemm[12]_\d+x(\d+)x\d+x\d+_\w+\Z")
 _SPLITS: tuple[ConfigValue, ...] = (_TUNED, *range(5))  # log2 of the parts, up to 16 parts
 _FP4_ARCHS = ("gfx950", "gfx1250")
-_OPS = ("gemm", "batched_gemm", "batched_gemm_quant", "gemm_epilogue", "attention")
+_OPS = ("gemm", "batched_gemm", "batched_gemm_quant", "gemm_epilogue", "attention", "moe")
 _EXAMPLES = (
     *("gemm *dtype=bf16 tb=t", "batched_gemm *dtype=bf16 tb=t*", "!*bias=yes"),
     *("attention *dtype=f16*", "attention *dtype=bf16*", "batched_gemm_quant *"),
     *("gemm_epilogue *scale=row*", "gemm_epilogue *scale=block*", "!gemm_epilogue *act=relu*"),
+    "moe *w_order=tiled",
 )
 
 
@@ -116,7 +150,13 @@ def function_of(problem: Problem, config: Config) -> tuple[str, str]:
         raise Unsupported(f"aiter: kernel is one of {join_commas(names)}, not {kernel}")
     module, name = kernels[kernel]
     split, number = config.get("split_k", _TUNED), config.get("kernel_id")
+    if problem.op == "moe":
+        block_of(config)
+    elif any(key in config for key in _MOE_KERNELS):
+        raise Unsupported(f"kernel1 and kernel2 in the config are for moe, not for {problem.op}")
     for key, value in (("split_k", 0 if split == _TUNED else split), ("kernel_id", number or 0)):
+        if problem.op == "moe" and key in config:
+            raise Unsupported(f"{key} in the config is not for moe")
         if kernel != "ck" and config.get(key, _TUNED) != _TUNED:
             raise Unsupported(f"{key} in the config is for ck, not for {kernel}")
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
@@ -128,9 +168,30 @@ def function_of(problem: Problem, config: Config) -> tuple[str, str]:
     return (module, name) if split == _TUNED else (module, CK[name][0])
 
 
+def block_of(config: Config) -> int:
+    """Return the rows of a block of sorted tokens for the kernels of a MoE, 0 for aiter's choice;
+    refuse kernels that do not go together."""
+    names = [str(config.get(key, _TUNED)) for key in _MOE_KERNELS]
+    if config.get("kernel", "auto") == "auto" and names == [_TUNED, _TUNED]:
+        return 0
+    blocks = {int(match[1]) for name in names if (match := _MOE_NAME.match(name))}
+    if config.get("kernel") != "ck" or len(blocks) != 1 or _TUNED in names:
+        raise Unsupported(
+            "aiter's moe with kernel=ck needs kernel1 and kernel2, CK's kernels for tiles of as "
+            "many rows; with kernel=auto it has neither"
+        )
+    return blocks.pop()
+
+
 def missing(problem: Problem, info: DeviceInfo) -> str | None:
     """Return why aiter cannot compute a problem as it is specified, or None."""
     types, options = problem.dtypes, problem.options
+    if problem.op == "moe":
+        if types["x"] != "bf16" or info.arch not in _MOE_TILES:
+            return _rules.wrong_dtypes("aiter", problem, info.arch)
+        if options.get("w_order") != "tiled":
+            return Reason("aiter's fused MoE is tuned for weights with w_order=tiled")
+        return None
     if problem.op == "attention":
         same = len({types[name] for name in ("q", "kv", "o")}) == 1
         if types["q"] not in _HALVES or not same or types["acc"] != "f32":
@@ -214,6 +275,8 @@ def call_of(problem: Problem, config: Config, tensors: Mapping[str, Any]) -> tup
         raise Unsupported(reason) from None
     if problem.op == "attention":
         return _attention(function, problem, tensors)
+    if problem.op == "moe":
+        return _moe_call(function, problem, config, tensors), tensors["out"]
     bias = tensors.get("bias")
     if problem.op == "gemm_epilogue":
         return _scaled_call(function, problem, str(kernel), tensors)
@@ -281,6 +344,52 @@ def _quantised(problem: Problem, tensors: Mapping[str, Any]) -> Sequence[Any]:
     return a, b, tensors["a_scale"], b_scale, d.dtype, d
 
 
+def _moe_call(
+    function: Callable[..., Any], problem: Problem, config: Config, tensors: Mapping[str, Any]
+) -> Any:
+    weights = [tensors[name].detach() for name in ("w1", "w2")]
+    for tensor in weights:
+        tensor.is_shuffled = True  # as shuffle_weight marks them
+    call = partial(function, tensors["x"], *weights, tensors["weights"], tensors["ids"])
+    if not (block := block_of(config)):
+        return call
+    chosen = _looked_up(problem, config, block, tensors["x"].dtype)
+    return partial(call, _metadata_transform=lambda _: chosen)
+
+
+class _Row:
+    """A tuned table with one row, which is that of every problem."""
+
+    def __init__(self, row: Mapping[str, Any]) -> None:
+        self._row = row
+
+    def get(self, key: object, default: object = None) -> Mapping[str, Any]:
+        return self._row
+
+
+def _looked_up(problem: Problem, config: Config, block: int, dtype: Any) -> Any:
+    """Return what aiter's lookup makes of a row of its table with the kernels of a config."""
+    module: Any = importlib.import_module("aiter.fused_moe")
+    row = {
+        "block_m": block,
+        "ksplit": 0,
+        "run_1stage": 0,
+        "kernelName1": config["kernel1"],
+        "kernelName2": config["kernel2"],
+    }
+    d, table = problem.dims, module.cfg_2stages
+    sizes = (module.get_padded_M(d["m"]), d["k"], d["n"], d["e"], d["top_k"])
+    quantised, activation = module.QuantType.No, module.ActivationType.Silu
+    try:
+        module.cfg_2stages = (_Row(row), _Row(row))
+        module.get_2stage_cfgs.cache_clear()
+        types = (dtype, dtype, dtype, quantised)
+        return module.get_2stage_cfgs(*sizes, *types, True, activation, False, 0, 0, True)
+    finally:
+        module.cfg_2stages = table
+        module.get_2stage_cfgs.cache_clear()
+
+
 def _attention(
     function: Callable[..., Any], problem: Problem, tensors: Mapping[str, Any]
 ) -> tuple[Any, Any]:
@@ -327,7 +436,7 @@ class Aiter(Backend):
     def supports(self, problem: Problem, info: DeviceInfo) -> str | None:
         return (
             _rules.wrong_device(self.name, self.device_kinds, info)
-            or _rules.unknown_op(self.name, _OPS, problem)
+            or _rules.unknown_op(self.name, _OPS, problem, reads_tiles=True)
             or missing(problem, info)
         )
 
@@ -336,6 +445,8 @@ class Aiter(Backend):
             return None
         kernels: tuple[ConfigValue, ...] = tuple(functions_of(problem))
         default = {"kernel": kernels[0]}
+        if problem.op == "moe":
+            return _moe_space(kernels, info.arch)
         if "ck" not in kernels:
             return Space(parameters={"kernel": kernels}, default=default)
         return Space(
@@ -347,7 +458,7 @@ class Aiter(Backend):
     def prepare(
         self, problem: Problem, config: Config, device: Device, sets: Sequence[ArgumentSet]
     ) -> Kernel:
-        _rules.refuse_unknown(self.name, config, ("kernel", "split_k", "kernel_id"))
+        _rules.refuse_unknown(self.name, config, ("kernel", "split_k", "kernel_id", *_MOE_KERNELS))
         name = ".".join(function_of(problem, config))
         viewer = gpu.enter(device)
         try:
@@ -367,6 +478,40 @@ def _forbidden_split(config: Config) -> str | None:
     if config["kernel"] == "ck" or config["split_k"] == _TUNED:
         return None
     return Reason(f"split_k in the config is for ck, not for {config['kernel']}")
+
+
+def _moe_space(kernels: tuple[ConfigValue, ...], arch: str) -> Space:
+    tiles = dict(zip(_MOE_KERNELS, _MOE_TILES[arch], strict=True))
+    return Space(
+        parameters={
+            "kernel": kernels,
+            **{
+                key: (_TUNED, *(_moe_kernel(key, tile, arch) for tile in tiles[key]))
+                for key in _MOE_KERNELS
+            },
+        },
+        default={"kernel": kernels[0], **dict.fromkeys(_MOE_KERNELS, _TUNED)},
+        forbids=_forbidden_moe,
+    )
+
+
+def _moe_kernel(key: str, tile: str, arch: str) -> str:
+    """Return the name of a kernel of CK; the second one multiplies by the router's weights."""
+    size, _, version = tile.partition("_")
+    by_router = key == "kernel2"
+    cast = "TypeCastExpertWeight" if by_router and arch != "gfx950" else "TypeCast"
+    words = ("Nswizzle0", "Quant0", f"MulRoutedWeight{int(by_router)}")
+    types = ("B16", "B16", "B16") if by_router else ("silu", "B16", "B16", "B16")
+    first = f"moe_ck2stages_gemm{1 + by_router}_256x{size}_1x4_{cast}_{version}"
+    return "_".join((first, *words, *types))
+
+
+def _forbidden_moe(config: Config) -> str | None:
+    try:
+        block_of(config)
+    except Unsupported as error:
+        return error.message
+    return None
 
 
 def _views(problem: Problem, arguments: ArgumentSet, viewer: gpu.Viewer) -> dict[str, Any]:

@@ -543,6 +543,7 @@ class NumpyBackend(Backend):
         {
             "cpu": (
                 *("gemm *", "batched_gemm *", "attention *", "conv *", "copy *", "moe *"),
+                "!*w_order=tiled",
                 *("!*bf16*", "!*=f8*", "!*f16 alpha=*", "!*acc=f16", "gemm_epilogue *"),
             )
         }

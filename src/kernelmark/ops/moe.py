@@ -49,7 +49,11 @@ _PARAMETERS = {
     "x": "dtype of the hidden states, the weights and the output",
     "acc": "dtype of sums",
     "dtype": "shorthand: x",
+    "w_order": "rows: weights by rows; tiled: in aiter's tiles of 16 rows (shuffle_weight)",
 }
+# The tiles of aiter's kernels for 2-byte floats: rows of a tile, columns of a tile, and those that
+# a thread loads at once.
+_ROWS, _COLUMNS, _VECTOR = 16, 32, 8
 
 
 class Moe(Op):
@@ -71,6 +75,7 @@ class Moe(Op):
         "moe m=40 n=32 k=48 e=3 top_k=3 dtype=f16",
         "moe m=5 n=64 k=64 e=8 top_k=1 dtype=bf16",
         "moe m=65 n=40 k=72 e=6 top_k=4 dtype=bf16",
+        "moe m=9 n=32 k=64 e=4 top_k=2 dtype=bf16 w_order=tiled",
     )
     tensor_help = (
         TensorHelp("x", "m×k", "x"),
@@ -92,7 +97,13 @@ class Moe(Op):
             read.refuse(reason, f"e must be at most {_EXPERTS}")
         kind = read.dtype("x", read.base_dtype(("x",), _DTYPES), _DTYPES)
         types = {"x": kind, "acc": read.dtype("acc", "f32", ("f32",))}
-        problem = Problem(op=self.name, dims=dims, dtypes=types)
+        # Only in the problem if it is not the default, as older results have no order.
+        order = read.choice("w_order", ("rows", "tiled"))
+        if order == "tiled" and (kind == "f32" or dims["n"] % _COLUMNS or dims["k"] % _COLUMNS):
+            hint = f"n and k must be multiples of {_COLUMNS}, and x f16 or bf16"
+            read.refuse("w_order=tiled is not possible", hint)
+        options = {} if order == "rows" else {"w_order": order}
+        problem = Problem(op=self.name, dims=dims, dtypes=types, options=options)
         return self.checked_sizes(problem, self._tensors(problem, None))
 
     def flops(self, problem: Problem) -> int:
@@ -208,13 +219,14 @@ def _token(problem: Problem, inputs: Inputs, token: int, columns: Ints) -> Refer
     n, k, top_k = d["n"], d["k"], d["top_k"]
     kind, acc = dtype(problem.dtypes["x"]), dtype(problem.dtypes["acc"])
     u, floor = kind.unit_roundoff, 2.0**kind.min_exponent
+    tiled = problem.options.get("w_order") == "tiled"
     slots = token * top_k + np.arange(top_k)
     ids = inputs.take("ids", slots).astype(np.int64).tolist()
     x = inputs.take("x", token * k + np.arange(k))
     summed = accumulation(k, kind, acc) * largest("w1", weight_bound(k)) * np.abs(x).sum()
     outputs, errors = np.empty((top_k, len(columns))), np.zeros(len(columns))
     for slot, (expert, r) in enumerate(zip(ids, inputs.take("weights", slots), strict=True)):
-        gate, up = np.split(_rows_times(inputs, "w1", 2 * n * expert, 2 * n, x), 2)
+        gate, up = np.split(_rows_times(inputs, "w1", 2 * n * expert, 2 * n, x, tiled=tiled), 2)
         sigmoid = 1 / (1 + np.exp(-gate))
         silu = gate * sigmoid
         h = silu * up
@@ -228,7 +240,8 @@ def _token(problem: Problem, inputs: Inputs, token: int, columns: Ints) -> Refer
         step = max(1, GATHER // n)
         for start in range(0, len(columns), step):
             some = slice(start, start + step)
-            w2 = inputs.runs("w2", (expert * k + columns[some]) * n, n)
+            rows = expert * k + columns[some]
+            w2 = _tiled_rows(inputs, rows, n) if tiled else inputs.runs("w2", rows * n, n)
             outputs[slot, some] = r * (w2 @ h)
             squares[some] = w2**2 @ delta**2
             sizes[some] = np.abs(w2) @ np.abs(h)
@@ -241,17 +254,43 @@ def _token(problem: Problem, inputs: Inputs, token: int, columns: Ints) -> Refer
     return Reference(value=outputs.sum(axis=0), magnitude=errors / u)
 
 
-def _rows_times(inputs: Inputs, name: str, first: int, rows: int, x: Floats) -> Floats:
-    """Return rows of a matrix times x, in pieces that are contiguous in the generator's pool."""
+def _rows_times(
+    inputs: Inputs, name: str, first: int, rows: int, x: Floats, *, tiled: bool
+) -> Floats:
+    """Return rows of a matrix times x, in pieces that are contiguous in the generator's pool. Tiles
+    of as many rows are contiguous too."""
     width = len(x)
     step = max(1, POOL // width)
+    if tiled:
+        step = max(_ROWS, step // _ROWS * _ROWS)
     return np.concatenate(
         [
-            inputs.run(name, (first + at) * width, min(step, rows - at) * width).reshape(-1, width)
+            _by_rows(
+                inputs.run(name, (first + at) * width, min(step, rows - at) * width),
+                width,
+                tiled=tiled,
+            )
             @ x
             for at in range(0, rows, step)
         ]
     )
+
+
+def _by_rows(values: Floats, width: int, *, tiled: bool) -> Floats:
+    """Return stored elements as rows."""
+    if not tiled:
+        return values.reshape(-1, width)
+    shape = (-1, width // _COLUMNS, _COLUMNS // _VECTOR, _ROWS, _VECTOR)
+    return values.reshape(shape).transpose(0, 3, 1, 2, 4).reshape(-1, width)
+
+
+def _tiled_rows(inputs: Inputs, rows: Ints, width: int) -> Floats:
+    """Return rows of w2, which is stored in tiles."""
+    tile, row = np.divmod(rows, _ROWS)
+    vectors = np.arange(width // _VECTOR) * (_ROWS * _VECTOR)
+    starts = tile * (_ROWS * width) + row * _VECTOR
+    where = starts[:, None, None] + vectors[:, None] + np.arange(_VECTOR)
+    return inputs.take("w2", where.reshape(-1)).reshape(-1, width)
 
 
 op = Moe()

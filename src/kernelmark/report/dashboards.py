@@ -1,6 +1,8 @@
 """Runs in the JSON of other dashboards: one time for each result that has one, with its interval.
 
 bencher                  Bencher Metric Format: latency in nanoseconds by the name of a benchmark
+conbench                 bodies of POST /api/benchmark-results/, each to be sent by itself: the
+                         medians of blocks in seconds. Results of one device are one run there.
 github-action-benchmark  its list for the tool customSmallerIsBetter
 pytorch-hud              records of PyTorch's benchmark database (v3): benchmark, model and metric.
                          The upload adds the runner and the commit; maps have strings only.
@@ -9,14 +11,30 @@ pytorch-hud              records of PyTorch's benchmark database (v3): benchmark
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
-from kernelmark.core.result import Measurement, Result, Status
+from kernelmark.core.errors import UsageError
+from kernelmark.core.immutable import FrozenDict
+from kernelmark.core.result import Measurement, Result, Run, Status
 from kernelmark.report.names import backend_text, short
 
+Options = Mapping[str, str]
+
 _NS = 1e9
+_GITHUB = "https://github.com/"
+# The --with options of each format, with help texts.
+OPTIONS: Mapping[str, Options] = {
+    "conbench": FrozenDict(
+        {
+            "repository": "URL of the GitHub repository that was measured (required)",
+            "commit": "its commit (default: that of the folder in which the run was started)",
+        }
+    )
+}
 
 
 def timed(results: Sequence[Result]) -> list[tuple[str, Result, Measurement]]:
@@ -41,7 +59,7 @@ def _name(result: Result) -> str:
     return f"{short(result.case.problem)} · {backend_text(result.case)}"
 
 
-def bencher(results: Sequence[Result]) -> dict[str, Any]:
+def bencher(results: Sequence[Result], run: Run, options: Options) -> dict[str, Any]:
     return {
         name: {
             "latency": {"value": measured.median_s * _NS}
@@ -52,7 +70,9 @@ def bencher(results: Sequence[Result]) -> dict[str, Any]:
     }
 
 
-def github_action_benchmark(results: Sequence[Result]) -> list[dict[str, Any]]:
+def github_action_benchmark(
+    results: Sequence[Result], run: Run, options: Options
+) -> list[dict[str, Any]]:
     return [
         {
             "name": name,
@@ -66,7 +86,7 @@ def github_action_benchmark(results: Sequence[Result]) -> list[dict[str, Any]]:
     ]
 
 
-def pytorch_hud(results: Sequence[Result]) -> list[dict[str, Any]]:
+def pytorch_hud(results: Sequence[Result], run: Run, options: Options) -> list[dict[str, Any]]:
     return [
         {
             "benchmark": {
@@ -94,8 +114,45 @@ def pytorch_hud(results: Sequence[Result]) -> list[dict[str, Any]]:
     ]
 
 
-FORMATS: Mapping[str, Callable[[Sequence[Result]], Any]] = {
+def conbench(results: Sequence[Result], run: Run, options: Options) -> list[dict[str, Any]]:
+    repository = options.get("repository", "")
+    if not repository.startswith(_GITHUB):
+        raise UsageError(
+            "conbench requires the repository that was measured",
+            hint=f"--with repository={_GITHUB}ORG/NAME",
+        )
+    commit = options.get("commit", run.environment.commit)
+    return [
+        {
+            "run_id": f"{run.id} {result.device}",
+            "run_tags": {"name": run.label} if run.label else {},
+            "batch_id": run.id,
+            "timestamp": datetime.fromtimestamp(result.started or run.started, UTC).isoformat(),
+            "cluster_info": {
+                "name": f"{run.environment.host} {result.device}".strip(),
+                "info": {"device": result.device, "arch": result.arch},
+                "optional_info": {},
+            },
+            "stats": {
+                "data": [statistics.median(block.samples_s) for block in measured.blocks],
+                "unit": "s",
+            },
+            "tags": {
+                "name": result.case.problem.op,
+                "problem": result.case.problem.key,
+                "backend": backend_text(result.case),
+            },
+            "context": {"timing": result.case.timing.identity},
+            "info": {"kernelmark": run.environment.kernelmark_version},
+            "github": {"repository": repository, **({"commit": commit} if commit else {})},
+        }
+        for _, result, measured in timed(results)
+    ]
+
+
+FORMATS: Mapping[str, Callable[[Sequence[Result], Run, Options], Any]] = {
     "bencher": bencher,
+    "conbench": conbench,
     "github-action-benchmark": github_action_benchmark,
     "pytorch-hud": pytorch_hud,
 }

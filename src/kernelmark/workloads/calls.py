@@ -270,8 +270,10 @@ class Table(RowReader):
     cells are separated by spaces.
 
     A column in `read` that occurs twice makes every row unreadable. Other columns are named in a
-    note, unless they are `harmless`.
+    note, unless they are `harmless`. A row may lack its last cell if that column is in `optional`.
     """
+
+    optional: Container[str] = ()
 
     def __init__(
         self,
@@ -283,6 +285,7 @@ class Table(RowReader):
         self._columns = [name.strip().strip('"') for name in columns]
         self._separator = separator
         read = frozenset(read)
+        self.least = len(self._columns) - (self._columns[-1] in self.optional)
         self._kept = [i for i, name in enumerate(self._columns) if name in read]
         self._twice = check_columns(self._columns, sorted(read))
         self._unread = [
@@ -304,7 +307,7 @@ class Table(RowReader):
             return None
         if self._twice:
             return "twice", b"", 1
-        if len(cells) != len(self._columns):
+        if not self.least <= len(cells) <= len(self._columns):
             return "cells", str(len(cells)).encode(), 1
         return "row", _MARK.join(cells[i].strip() for i in self._kept), 1
 
@@ -356,7 +359,7 @@ class BlasTable(Table):
     """A reader of rows of BLAS fields, as printed by the libraries' benchmark clients."""
 
     def __init__(self, columns: Sequence[str], harmless: Container[str] | None = None) -> None:
-        extras = ("M", "N", "K", "swizzle_a", "swizzle_b", "bias_source")
+        extras = ("M", "N", "K", "swizzle_a", "swizzle_b", "bias_source", "call_count")
         types = ("input_type", "output_type")
         super().__init__(columns, (*BLAS_FIELDS, *blas.EXTRAS, *extras, *types), ",", harmless)
 

@@ -19,6 +19,7 @@ import json
 import math
 import re
 import sqlite3
+import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -691,10 +692,37 @@ def instant_ns(value: object, where: str) -> int | float:
     return parse_number(None if value is None else text, where)
 
 
+def is_database(path: Path) -> bool:
+    """Return whether a file, which may be compressed, is a SQLite database."""
+    with opened(str(path)) as source:
+        return source.head.startswith(SQLITE)
+
+
 @contextlib.contextmanager
-def database(path: Path, what: str, hint: str) -> Iterator[sqlite3.Connection]:
+def _unpacked(path: Path) -> Iterator[Path]:
+    """Yield the path of a file as it is when it is not compressed."""
+    with opened(str(path)) as source, tempfile.NamedTemporaryFile(suffix=".db") as file:
+        if not source.packed:
+            yield path
+            return
+        for piece in source.chunks():
+            file.write(piece)
+        if source.complaint:
+            raise UsageError(source.complaint, hint="copy it again")
+        file.flush()
+        yield Path(file.name)
+
+
+@contextlib.contextmanager
+def database(place: Path, what: str, hint: str) -> Iterator[sqlite3.Connection]:
     """Open the database of a profiler read-only. Raise UsageError, with `what` as the kind of
     database, if it is damaged, lacks a table, or takes far too long for its size."""
+    with _unpacked(place) as path, _connected(path, what, hint) as connection:
+        yield connection
+
+
+@contextlib.contextmanager
+def _connected(path: Path, what: str, hint: str) -> Iterator[sqlite3.Connection]:
     connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
     left = (_STEPS + _STEPS_PER_BYTE * path.stat().st_size) // _STEP
 

@@ -3,6 +3,7 @@
 import pytest
 
 from kernelmark.core.errors import UsageError
+from kernelmark.workloads import importers
 from kernelmark_dev.raising import tells
 
 I8 = "batched_gemm_quant batch=1 m=5 n=48 k=64 a=i8 b=i8"
@@ -117,3 +118,21 @@ def test_how_operands_are_scaled(read, name, column, mode):
     cell = ",torch.float8_e4m3fn" if "q_dtype_w" in column else ""
     (call,) = read(f"{column}\n5,48,64{cell}\n", name, arch="gfx950").workload.calls
     assert (call.blas["scaleA"], call.blas["scaleB"]) == (mode, mode)
+
+
+MOE = "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_type,us,_tag\n"
+MOE_ROW = "16,64,32,8,2,ActivationType.Silu,torch.bfloat16,QuantType.No,9.5"
+
+
+def test_the_last_cell_of_a_row_may_be_missing_if_it_is_a_tag(read, told, tmp_path):
+    """aiter itself has 19 such rows; pandas fills the cell in."""
+    text = f"{MOE}{MOE_ROW},\n{MOE_ROW.replace('16,', '32,', 1)}\n"
+    reading = read(text, "tuned_fmoe.csv")
+    assert not told(reading)
+    assert [call.problem.dims["m"] for call in reading.workload.calls] == [16, 32]
+    path = tmp_path / "tuned_fmoe.csv"
+    assert len(importers.read(path, importers.Overrides()).results) == 2
+    untagged = f"{MOE.replace(',_tag', '')}{MOE_ROW}\n{MOE_ROW.removesuffix(',9.5')}\n"
+    assert [line for line, _ in told(read(untagged, path.name))] == [3]
+    with pytest.raises(UsageError):
+        importers.read(path, importers.Overrides())

@@ -1,6 +1,7 @@
 """A profile is the same series from its database and its JSON as from its CSV."""
 
 import copy
+import gzip
 import json
 import sqlite3
 
@@ -73,6 +74,16 @@ def test_a_database_has_the_problems_of_its_csv(database, tmp_path):
         for number, (name, start, end, *sizes) in enumerate(LAUNCHES)
     ]
     assert series(database(columns, rows)) == found
+
+
+def test_a_compressed_database_is_read(database):
+    path = database(["name", "start", "end", *SIZES], LAUNCHES)
+    packed = path.with_name("1_results.db.gz")
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert series(packed) == series(path)
+    packed.write_bytes(packed.read_bytes()[:-20])
+    with pytest.raises(UsageError):
+        series(packed)
 
 
 def test_a_database_without_sizes_goes_by_names(database):

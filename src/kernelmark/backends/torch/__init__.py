@@ -42,6 +42,7 @@ OLDEST = (2, 5)  # the first whose attention shares key heads without copying th
 
 _OPS = (
     *("gemm *", "batched_gemm *", "gemm_epilogue *", "attention *", "conv *", "moe *"),
+    "!*w_order=tiled",
     *("!*c=f32", "!*acc=f16", "!batched_gemm *i8", "!conv *i8", "!conv *=f8*"),
     "!*scale=block*",
 )

@@ -31,6 +31,7 @@ _PLANNERS = {
 }
 _OPS = (
     *("gemm *", "batched_gemm*", "attention *", "conv *", "moe *"),
+    "!*w_order=tiled",
     *("!*f64", "!*acc=f16", "!attention *dtype=f32*", "!moe *=f32"),
 )
 

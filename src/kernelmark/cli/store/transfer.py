@@ -237,9 +237,10 @@ As = Annotated[
     o.option(
         "--as FORMAT",
         WINNERS,
-        help="Write a run for bencher, github-action-benchmark or pytorch-hud; or winners for "
-        "this library: cublaslt, iree-spec, python, sglang, sglang-moe, vllm, vllm-moe; "
-        "not yet run on AMD hardware: aiter, aiter-tables, hipblaslt, rocblas, tensile, tunableop.",
+        help="Write a run for bencher, conbench, github-action-benchmark or pytorch-hud; or "
+        "winners for this library: cublaslt, iree-spec, python, sglang, sglang-moe, vllm, "
+        "vllm-moe; not yet run on AMD hardware: aiter, aiter-tables, hipblaslt, rocblas, tensile, "
+        "tunableop.",
     ),
 ]
 Output = Annotated[
@@ -257,7 +258,9 @@ Base = Annotated[
 With = Annotated[
     list[str] | None,
     o.option(
-        "--with NAME=VALUE", WINNERS, help="Set an option of the format (kmark list emitters)."
+        "--with NAME=VALUE",
+        WINNERS,
+        help="Set an option of the format (kmark list emitters); for conbench: repository=URL.",
     ),
 ]
 
@@ -287,11 +290,14 @@ def export(
     if form is not None:
         from kernelmark.cli.tune.apply import export_winners
         from kernelmark.report import dashboards
+        from kernelmark.tune.install.emitters.base import parse_options
 
         if form in dashboards.FORMATS and not asked.any:
+            options = parse_options(form, dashboards.OPTIONS.get(form, {}), words or ())
             with loaded(ref, store) as (results, _):
                 named = dashboards.timed(results)
-                write(output or "-", json_text(dashboards.FORMATS[form](results)))
+                document = dashboards.FORMATS[form](results, results.run, options)
+                write(output or "-", json_text(document))
                 if missing := len(results) - len(named):
                     say(f"note: left out: {counted(missing, 'result')} without an ok time")
             return 0

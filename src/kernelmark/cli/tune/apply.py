@@ -181,7 +181,7 @@ def load_winners(
     from kernelmark.tune.install.emitters.base import parse_options
 
     emitter = registry.get(form)
-    options = parse_options(emitter, arguments)
+    options = parse_options(emitter.name, emitter.options, arguments)
     path = Path(folder).expanduser()
     if not path.is_dir():
         raise UsageError(f"{folder} is not a folder", hint="name a tuning folder")

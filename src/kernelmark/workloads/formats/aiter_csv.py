@@ -6,7 +6,8 @@ the file (a8w8, a4w4, bf16) or of the kernel; otherwise the user must give it. A
 and aiter drops rows with the same key: each shape is one call, however many rows it has.
 
 Tables of fused MoE have tokens, model_dim (hidden size), inter_dim (of an expert), experts and
-topk. What they compute beyond the op moe (quantised weights, another activation) is listed.
+topk, for weights in aiter's tiles. What they compute beyond the op moe (quantised weights, another
+activation) is listed.
 
 Tuned tables have the time of the chosen kernel in `us`; of a MoE it is that of both stages.
 """
@@ -180,18 +181,26 @@ class _Rows(Table):
 
 class _Experts(Table):
     once = True
+    optional = ("_tag",)
 
     def row(self, cells: Fields, options: LogOptions) -> Iterator[Call]:
         tokens, hidden, size, experts, chosen = (cells.whole(name) for name in _MOE)
         dtype = blas.dtype_named(cells.required("dtype"))
-        problem = ops.registry.get("moe").problem(
-            m=tokens, n=size, k=hidden, e=experts, top_k=chosen, dtype=dtype
-        )
         lost = [
             name for name, usual in _MOE_PLAIN.items() if cells.text(name, usual).strip() != usual
         ]
         lost += [n for n in _MOE_DTYPES[1:] if cells.text(n) not in ("", "None", cells["dtype"])]
         facts = {name: cells[name].strip() for name in lost}
+        problem = ops.registry.get("moe").problem(
+            m=tokens,
+            n=size,
+            k=hidden,
+            e=experts,
+            top_k=chosen,
+            dtype=dtype,
+            # Tiles of quantised weights have other columns.
+            w_order="rows" if lost else "tiled",
+        )
         yield Call(
             problem=problem, blas=FrozenDict(), lost=tuple(f"{n}={t}" for n, t in facts.items())
         )
@@ -214,9 +223,8 @@ class AiterTimes(Importer):
         return b"us" in columns and AiterCsv().table(b",".join(columns), name) is not None
 
     def rows(self, file: ResultFile) -> Iterator[ResultRow]:
-        # Some rows lack the last, empty cell.
-        columns, table = file.table(least=max(1, len("".join(file.texts[:1]).split(",")) - 1))
-        reader = AiterCsv().table(",".join(columns).encode(), file.name)
+        reader = AiterCsv().table("".join(file.texts[:1]).encode(), file.name)
+        columns, table = file.table(least=reader.least if isinstance(reader, Table) else 0)
         if not isinstance(reader, Table):
             raise BadLine("line 1 is no header of aiter's tables", hint=CUT)
         if "us" not in columns:

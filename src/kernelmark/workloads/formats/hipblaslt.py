@@ -86,6 +86,8 @@ MEASURED_COLUMNS = frozenset(
             "rtol",
             "kernel",
         ),
+        # Of GEKO's summary: the chosen kernel, and the share of its time.
+        *("solution", "solutionIdx", "lib_source", "total (us)", "% of total"),
     )
 )
 # Columns that make a call more than a plain GEMM, unless they are 0, none or empty.
@@ -354,19 +356,24 @@ def _row(printed: _Printed, arch: str) -> ResultRow:
         if cells.text(column, "0") != "0"
     }
     return ResultRow(
-        problem=_problem(cells, arch),
+        problem=row_problem(cells, arch),
         backend="hipblaslt" if "hipblaslt-Gflops" in cells else "rocblas",
         samples_s=(cells.number("us") * 1e-6,),
-        timing=Timing(
-            cache=Cache.HOT if cells.text("rotating_buffer", "0") == "0" else Cache.COLD,
-            timer=Timer.LOOP if cells.text("use_gpu_timer", "0") == "0" else Timer.GATE,
-        ),
+        timing=bench_timing(cells),
         config=FrozenDict(printed.config | tuned),
         kernel=printed.kernel,
     )
 
 
-def _problem(cells: Fields, arch: str) -> Problem:
+def bench_timing(cells: Fields) -> Timing:
+    """Return how the client timed a row."""
+    return Timing(
+        cache=Cache.HOT if cells.text("rotating_buffer", "0") == "0" else Cache.COLD,
+        timer=Timer.LOOP if cells.text("use_gpu_timer", "0") == "0" else Timer.GATE,
+    )
+
+
+def row_problem(cells: Fields, arch: str) -> Problem:
     """Return the problem of a row: a GEMM, or, if the op does not compute it exactly (a complex
     factor, an unknown dtype), a problem with the fields that differ."""
     lost: tuple[str, ...] = ("alpha", "beta")

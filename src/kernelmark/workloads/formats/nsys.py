@@ -29,6 +29,7 @@ from kernelmark.workloads.importers import (
     columns_of,
     database,
     elapsed_s,
+    is_database,
     mean_row,
 )
 from kernelmark.workloads.source import BadLine, Fields, parse_number, parse_whole, unexpected
@@ -77,9 +78,7 @@ class Nsys(Importer):
         return bool(_REPORT.search(head.replace(b'"', b"").replace(b"\r", b"")))
 
     def rows(self, file: ResultFile) -> Iterator[ResultRow]:
-        with file.path.open("rb") as opened:
-            is_export = opened.read(len(SQLITE)) == SQLITE
-        return _export(file) if is_export else _report(file)
+        return _export(file) if is_database(file.path) else _report(file)
 
 
 def _report(file: ResultFile) -> Iterator[ResultRow]:

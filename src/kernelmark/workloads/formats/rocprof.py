@@ -27,6 +27,7 @@ from kernelmark.workloads.importers import (
     database,
     elapsed_s,
     instant_ns,
+    is_database,
     mean_row,
 )
 from kernelmark.workloads.source import BadLine, Fields, unexpected
@@ -81,17 +82,12 @@ class RocProf(Importer):
         return trace or (b"AverageNs" in first and b"Calls" in first)
 
     def rows(self, file: ResultFile) -> Iterator[ResultRow]:
-        if _is_database(file.path):
+        if is_database(file.path):
             launches = Launches("rocprof")
             for launch, start, end, where in _stored(file.path):
                 launches.add(launch, elapsed_s(start, end, where))
             return launches.rows_by_agent()
         return _document(file) if file.text.lstrip()[:1] == "{" else _table(file)
-
-
-def _is_database(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(len(SQLITE)) == SQLITE
 
 
 def _table(file: ResultFile) -> Iterator[ResultRow]:
@@ -157,7 +153,7 @@ def _stored(path: Path) -> Iterator[tuple[Launch, int, int, str]]:
 def timeline(path: Path) -> list[tuple[str, float]]:
     """Return (kernel, seconds) of a trace, a database or a CSV of rocprofv3 or rocpd, in the order
     of their start."""
-    if _is_database(path):
+    if is_database(path):
         return [
             (launch.kernel, elapsed_s(start, end, f"{path}: {where}"))
             for launch, start, end, where in _stored(path)

@@ -6,7 +6,7 @@ from kernelmark import ops
 from kernelmark.core.errors import UsageError
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.tune.install import apply as applying
-from kernelmark.tune.install.emitters.aiter_tables import emitter, padded
+from kernelmark.tune.install.emitters.aiter_tables import emitter, padded, padded_tokens
 
 BF16 = (
     "gfx,cu_num,M,N,K,bias,dtype,outdtype,scaleAB,bpreshuffle,libtype,solidx,splitK,us,kernelName,"
@@ -116,3 +116,104 @@ def test_a_table_of_another_kind_and_unknown_units_are_refused(w, tmp_path):
     (tmp_path / "tuned.csv").unlink()
     with pytest.raises(UsageError):
         written(tmp_path, [winner])
+
+
+G1 = "moe_ck2stages_gemm1_256x{}x64x64_1x4_TypeCast_v1_Nswizzle0_Quant0_MulRoutedWeight0_silu_B16"
+G2 = "moe_ck2stages_gemm2_256x{}x64x64_1x4_TypeCast_v1_Nswizzle0_Quant0_MulRoutedWeight1_B16"
+KERNELS = {"kernel": "ck", "kernel1": G1.format(64), "kernel2": G2.format(64)}
+MOE_HEAD = (
+    "gfx,cu_num,token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,"
+    "use_g1u1,doweight_stage1,block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,"
+    "run_1stage,xbf16,flat,tflops,bw,_tag\n"
+)
+MOE_ROW = (
+    "gfx950,256,64,64,32,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,"
+    "QuantType.No,1,0,32,0,17.8,k1,0.0%,14.5,k2,0.0%,32.3,0,0,0,5.26,2629.41,\n"
+)
+OLD_HEAD = MOE_HEAD.removeprefix("gfx,").replace(",xbf16,flat", "")
+OLD_ROW = MOE_ROW.removeprefix("gfx950,").replace(",0,0,0,5.26", ",0,5.26")
+
+
+def experts(m=50, **more):
+    sizes = {"m": m, "n": 32, "k": 64, "e": 8, "top_k": 2}
+    order = {"dtype": "bf16", "w_order": "tiled"} | more
+    return ops.registry.get("moe").problem(**sizes, **order)
+
+
+def moe(w, name="A", m=50, *, config=KERNELS, **more):
+    return w.outcome(name, experts(m), backend="aiter", config=config, **more)
+
+
+@pytest.mark.parametrize(("head", "row"), [(MOE_HEAD, MOE_ROW), (OLD_HEAD, OLD_ROW), ("", "")])
+def test_a_moe_is_written_for_its_padded_tokens_in_the_columns_of_the_file(w, tmp_path, head, row):
+    winner = moe(w)
+    other = row.replace(",64,64,", ",128,64,")
+    change, lines = written(tmp_path, [winner], head + other + row, cu_num="256")
+    assert change.winners == {winner.name}
+    columns = lines[0]
+    assert columns == (head or MOE_HEAD).strip().split(",")
+    if row:
+        assert lines[1] == other.strip().split(",")
+    found = dict(zip(columns, lines[-1], strict=True))
+    assert found["token"] == "64"
+    assert (found["block_m"], found["ksplit"], found["run_1stage"]) == ("64", "0", "0")
+    assert (found["kernelName1"], found["kernelName2"]) == (G1.format(64), G2.format(64))
+    assert (found["us"], found["us1"]) == ("10.0000", "")
+    assert [found[name] for name in columns if name in ("act_type", "q_type", "use_g1u1")] == [
+        "ActivationType.Silu",
+        "QuantType.No",
+        "1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("m", "tokens"),
+    [
+        (1, 1),
+        (3, 4),
+        (64, 64),
+        (16385, 32768),
+        (40_000, 32768),
+        (131_072, 131_072),
+        (10**6, 131072),
+    ],
+)
+def test_tokens_are_padded_as_aiter_pads_them(m, tokens):
+    assert padded_tokens(m) == tokens
+
+
+def test_a_moe_that_other_tokens_would_lose_by_is_withheld(w, tmp_path):
+    """All numbers of tokens above the half of a row's get its kernels."""
+    assert written(tmp_path, [moe(w), moe(w, "B", 33, kept=False)], cu_num="256")[0].skipped
+    assert not written(tmp_path, [moe(w), moe(w, "B", 32, kept=False)], cu_num="256")[0].skipped
+    large, larger = moe(w, m=32768), moe(w, "B", 200_000, kept=False)
+    assert written(tmp_path, [large, larger], cu_num="256")[0].skipped
+    row = MOE_ROW.replace(",64,64,", ",131072,64,")
+    assert not written(tmp_path, [large, larger], MOE_HEAD + row)[0].skipped
+
+
+@pytest.mark.parametrize(
+    ("file", "more"),
+    [
+        (MOE_HEAD + MOE_ROW.replace("Silu", "Gelu"), {}),  # the lookup does not compare it
+        (OLD_HEAD + OLD_ROW, {"arch": "gfx942"}),
+        (MOE_HEAD + MOE_ROW, {"config": {"kernel": "auto"}}),
+        (MOE_HEAD + MOE_ROW, {"config": {}}),
+    ],
+)
+def test_a_moe_that_the_table_cannot_hold_is_not_written(w, tmp_path, file, more):
+    change, _ = written(tmp_path, [moe(w, **more)], file)
+    assert [skipped.name for skipped in change.skipped] == ["A"]
+    assert not change.edits
+
+
+def test_weights_by_rows_are_not_those_of_the_table(w, tmp_path):
+    winner = w.outcome(problem=experts(w_order="rows"), backend="aiter", config=KERNELS)
+    assert written(tmp_path, [winner], MOE_HEAD + MOE_ROW)[0].skipped
+
+
+def test_rows_that_aiter_does_not_look_up_stay(w, tmp_path):
+    row = MOE_ROW.replace("2629.41,", "2629.41,flydsl_fallback")
+    _, lines = written(tmp_path, [moe(w)], MOE_HEAD + row, cu_num="256")
+    assert lines[1] == row.strip().split(",")
+    assert len(lines) == 3

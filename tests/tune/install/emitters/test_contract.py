@@ -17,7 +17,9 @@ def case(request, w, tmp_path):
     """(emitter, outcomes, target, options) of a format."""
     world = w.WORLDS[request.param]
     emitter = registry.get(request.param)
-    given = parse_options(emitter, [f"{name}={value}" for name, value in world.given.items()])
+    given = parse_options(
+        emitter.name, emitter.options, [f"{name}={value}" for name, value in world.given.items()]
+    )
     return emitter, world.outcomes, world.base(tmp_path), given
 
 
@@ -179,7 +181,7 @@ def test_the_same_question_with_two_winners_is_settled_by_neither(case):
 def test_unknown_options_are_refused(case):
     for argument in ("nonsense=1", "nonsense"):
         with pytest.raises(UsageError, match="nonsense"):
-            parse_options(case[0], [argument])
+            parse_options(case[0].name, case[0].options, [argument])
 
 
 def test_an_export_does_not_overwrite(case, tmp_path):

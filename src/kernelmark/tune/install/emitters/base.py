@@ -508,16 +508,16 @@ def _check_same_build(new: NewEntry, there: Iterable[Entry]) -> None:
         raise CannotWrite(f"its index {index} is {name} in the file, not {kernel}")
 
 
-def parse_options(emitter: Emitter, arguments: Iterable[str]) -> Options:
-    """Parse NAME=VALUE arguments as an emitter's options."""
+def parse_options(form: str, known: Mapping[str, str], arguments: Iterable[str]) -> Options:
+    """Parse NAME=VALUE arguments as options of a format, of which `known` has the names."""
     options: dict[str, str] = {}
-    hint = f"{emitter.name} knows: {', '.join(emitter.options) or 'none'}"
+    hint = f"{form} knows: {', '.join(known) or 'none'}"
     for argument in arguments:
         name, equals, value = argument.partition("=")
         if not equals or not value:
             raise UsageError(f"{argument!r} is not NAME=VALUE", hint=hint)
-        if name not in emitter.options:
-            raise UsageError(f"{emitter.name} has no option {name!r}", hint=hint)
+        if name not in known:
+            raise UsageError(f"{form} has no option {name!r}", hint=hint)
         options[name] = value
     return FrozenDict(options)
 

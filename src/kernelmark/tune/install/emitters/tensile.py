@@ -304,7 +304,8 @@ class Tensile(Emitter):
     facts = FormatFacts(
         versions="hipBLASLt 7d9fb683 (2024-10), rocm-libraries 0cd879ad (2026)",
         exactness="merges as TensileMergeLibrary: forced by default, except for files of arcturus",
-        checked="TensileMergeLibrary executed on six logic files with the same result",
+        checked="TensileMergeLibrary executed on six logic files with the same result; mergeLogic "
+        "of 7d9fb683 and aec838a8 on 600 pairs of drawn tables",
     )
     backends = ("hipblaslt",)
     options = FrozenDict(

@@ -1,0 +1,115 @@
+"""triton-perf-report: the CSV that triton.testing.perf_report writes to save_path.
+
+    M,N,K,cuBLAS (ms),Triton (ms)
+    256.000000,256.000000,256.000000,0.004096,0.005120
+
+The last columns are the lines of the plot, `{line} ({ylabel})`; the columns before them are its x
+values. What is plotted is up to the user's function: only columns whose unit is one of time are
+read, and a table of rates is rejected. Older versions of Triton wrote no ylabel.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import NO_REASON, Reason
+from kernelmark.core.registry import FormatFacts
+from kernelmark.core.result import Status
+from kernelmark.core.timing import Cache, Timing
+from kernelmark.workloads.importers import (
+    SECONDS,
+    Importer,
+    ResultFile,
+    ResultRow,
+    legal_name,
+    name_words,
+    problem_of,
+)
+from kernelmark.workloads.source import parse_number
+
+_LINE = re.compile(r"(.+) \(((?:[^()]|\([^()]*\))*)\)\Z")
+_UNIT = re.compile(r"(?<![A-Za-z/])(ns|us|µs|ms|s|[kMGTP]?FLOPS?|[kKMGT]i?B)(?:/s)?(?![A-Za-z/])")
+_RESULTS = ("inf", "-inf", "nan")  # of a function that could not be timed
+# do_bench flushes the cache before each launch.
+_TIMING = Timing(cache=Cache.FLUSH)
+_SET_YLABEL = "return times, and set ylabel to their unit: ms"
+
+
+class PerfReport(Importer):
+    name = "triton-perf-report"
+    summary = "CSV of triton.testing.perf_report with times: a unit such as (ms) in each column"
+    facts = FormatFacts(
+        versions="Triton 3.1 to f4fca2c0 (2026-08)",
+        exactness="every time; tables of rates, and columns without a unit, are rejected",
+        checked="files that Triton's own perf_report wrote: every time",
+    )
+    method = "Triton perf_report"
+
+    def recognizes(self, name: str, head: bytes) -> bool:
+        first = head.partition(b"\n")[0].decode("utf-8", "replace").strip()
+        x_names, lines = _columns(first.split(","))
+        return name.endswith(".csv") and bool(x_names and lines)
+
+    def rows(self, file: ResultFile) -> Iterator[ResultRow]:
+        columns, table = file.table()
+        x_names, lines = _columns(columns)
+        timed = {name: _unit(name) for name in lines if _unit(name) in SECONDS}
+        if not x_names or not timed:
+            units = " or ".join(dict.fromkeys(_unit(name) or "no unit" for name in lines))
+            raise UsageError(
+                f"line 1: the columns are no times: {units or 'no unit'}", hint=_SET_YLABEL
+            )
+        plot = f"perf_report_{'_'.join(name_words(file.name)) or 'plot'}"
+        for cells in table:
+            sizes = {name: _size(cells.required(name), name) for name in x_names}
+            for column, unit in timed.items():
+                text = cells.text(column).strip()
+                if not text:  # the line has no value at these sizes
+                    continue
+                failed = text.lower() in _RESULTS
+                time_s = 0.0 if failed else parse_number(text, column) * SECONDS[unit]
+                yield ResultRow(
+                    problem=problem_of(plot, sizes),
+                    backend=legal_name(_line(column)[0]),
+                    samples_s=() if failed else (time_s,),
+                    timing=_TIMING,
+                    status=Status.RUNTIME_ERROR if failed else Status.OK,
+                    error=Reason(f"the report has {text}") if failed else NO_REASON,
+                )
+
+
+def _columns(columns: list[str]) -> tuple[list[str], list[str]]:
+    """Return the columns of x values and those of lines; empty lists if it is another table."""
+    x_names = [name for name in columns if not _line(name)[1]]
+    lines = [name for name in columns if _line(name)[1]]
+    return (x_names, lines) if columns == [*x_names, *lines] else ([], [])
+
+
+def _line(column: str) -> tuple[str, str]:
+    """Return the name of a line and its ylabel; "" for the ylabel of another column."""
+    match = _LINE.match(column)
+    return (match[1], match[2]) if match else (column, "")
+
+
+def _unit(column: str) -> str:
+    """Return the unit of a line, which is in the ylabel, or, if that has several, in the name."""
+    name, label = _line(column)
+    for text in (label, name):
+        units = dict.fromkeys(match[0] for match in _UNIT.finditer(text))
+        if len(units) == 1:
+            return next(iter(units)).replace("µ", "u")
+    return ""
+
+
+def _size(text: str, name: str) -> int | float | str:
+    """Return an x value: pandas writes 384 as 384.000000."""
+    try:
+        number = parse_number(text, name)
+    except UsageError:
+        return text
+    return int(number) if number.is_integer() else number
+
+
+importers = (PerfReport(),)

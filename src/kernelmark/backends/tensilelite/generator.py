@@ -2,10 +2,10 @@
 stdout.
 
 `checkout.Generator` starts it, with the checkout in PYTHONPATH. It imports nothing of kernelmark,
-and nothing else imports Tensile. Tensile moved its functions twice and changed their arguments: that
-of 2024 takes no compiler, that of early 2025 takes its path, and the one with `rocisa` takes a table
-of capabilities. Functions are therefore looked up by name in all modules that have had them, and
-their signatures decide.
+and nothing else imports Tensile. Tensile moved its functions twice and changed their arguments:
+that of 2024 takes no compiler, that of early 2025 its path, and that with `rocisa` a table of
+capabilities. Functions are therefore looked up by name in all modules that have had them, and their
+signatures decide.
 
 What Tensile prints while it handles a request is its reason for a refusal, and is returned.
 """

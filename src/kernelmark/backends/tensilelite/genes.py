@@ -3,7 +3,7 @@
 The values are those of the tuned kernels in hipBLASLt's own logic files (2025-03), and -1 where
 Tensile can choose. A checkout that lacks a parameter or a value never sees it, and Tensile's check
 decides which combinations are legal. The rules here only repeat, for speed, refusals that reject
-most random combinations; `LARGEST_TILE` saves the generation of kernels that overflow the registers.
+most random combinations; `LARGEST_TILE` spares kernels whose generation would overflow registers.
 """
 
 from __future__ import annotations
@@ -147,21 +147,23 @@ def parameters(problem: Problem, arch: str) -> Parameters:
 
 
 def seeds(values: Parameters, problem: Problem) -> list[Config]:
-    """Return plain kernels, from a large tile to a small one, best guess first: the largest whose
-    tiles fill a GPU of some 300 CUs comes first."""
+    """Return plain kernels, best guess first: the largest of those whose tiles occupy some 300 CUs,
+    then smaller ones, then from the smallest on those whose tiles do not."""
     instruction = values["MatrixInstruction"][0]
     depth = 128 // _bytes(problem)
     plain = {name: options[0] for name, options in values.items()}
     plain |= {"MatrixInstruction": instruction, "ClusterLocalRead": 1, "PrefetchLocalRead": 1}
     plain |= {"GlobalSplitU": 1, "SourceSwap": 1, "WorkGroupMapping": 8, "StaggerU": 0}
     plain |= {"DepthU": depth, "PrefetchGlobalRead": 2, "MIWaveGroup": "2x2"}
+    plain = {name: value for name, value in plain.items() if name in values}
     tiles = [(8, 8), (4, 8), (8, 4), (4, 4), (2, 4), (4, 2), (2, 2), (1, 1)]
     rows, columns = problem.dims["n"], problem.dims["m"]  # of the column-major GEMM
 
     def tiles_of(tile: tuple[int, int]) -> int:
         return math.ceil(rows / (32 * tile[0])) * math.ceil(columns / (32 * tile[1]))
 
-    tiles.sort(key=lambda tile: tiles_of(tile) < 256)  # stable: the larger tile first
+    filling = [tile for tile in tiles if tiles_of(tile) >= 256]
+    tiles = filling + [tile for tile in reversed(tiles) if tile not in filling]
     return [
         FrozenDict({**plain, "MIWaveTileA": a, "MIWaveTileB": b})
         for a, b in tiles

@@ -1,11 +1,11 @@
 """A genetic search with the parameters of the GEMM workflow that hipBLASLt's tuners use.
 
 Tournaments of two, uniform crossover with probability 0.9, mutation of each gene with probability
-1 / parameters, half of the time to an adjacent value if the values are ordered, survival by fitness,
-an elite of 5%, and a new population when best and mean fitness have not risen over five generations.
-The population size is budget / 30 generations, between 10 and 512. An illegal child returns to its
-first parent in some of the genes in which they differ. Children are bred one at a time from measured
-individuals, so a batch need not wait for the end of a generation.
+1 / parameters, half of the time to an adjacent value if its values are ordered, survival by
+fitness, an elite of 5%, and a new population when best and mean fitness have not risen over five
+generations. The population size is budget / 30 generations, between 10 and 512. An illegal child
+returns to its first parent in some of the genes in which they differ. Children are bred one at a
+time from measured individuals, so a batch need not wait for the end of a generation.
 """
 
 from __future__ import annotations

@@ -18,7 +18,12 @@ from kernelmark.tune.strategies import registry as strategies
 from kernelmark.tune.strategies.base import Points
 
 MODEL = Path(__file__).with_name("faketensile")
-REAL = os.environ.get(checkout.VARIABLE)
+# Tests have none of the user's variables, except those that they set.
+REAL = {
+    name: os.environ[name]
+    for name in (checkout.VARIABLE, checkout.PYTHON_VARIABLE)
+    if name in os.environ
+}
 BF16 = "gemm m=64 n=32 k=64 dtype=bf16 tb=t"
 
 needs_clang = pytest.mark.skipif(
@@ -48,6 +53,8 @@ def model(tmp_path, monkeypatch):
 @pytest.fixture
 def real(tmp_path, monkeypatch):
     """The user's checkout."""
+    for name, value in REAL.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path / "cache"))
     forget()
     yield checkout.find()

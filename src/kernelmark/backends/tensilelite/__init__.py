@@ -25,7 +25,10 @@ from kernelmark.core.result import Config, KernelInfo, Space
 from kernelmark.devices.base import ArgumentSet, Device
 from kernelmark.gpu import objects
 
-_EXAMPLES = ("gemm *", "batched_gemm *", "gemm_epilogue *", "!*acc=f16*", "!*scale=[mb]*")
+_EXAMPLES = (
+    *("gemm *", "batched_gemm *", "gemm_epilogue *"),
+    *("!*acc=f16*", "!*i8 *bias=yes*", "!*scale=block*", "!*scale=mx*"),
+)
 
 
 class TensileLite(Backend):
@@ -34,7 +37,13 @@ class TensileLite(Backend):
     name = "tensilelite"
     summary = f"new kernels for hipBLASLt by your TensileLite; {_rules.ON_AMD}"
     device_kinds = ("hip",)
-    supports_examples = FrozenDict({})
+    supports_examples = FrozenDict(
+        {
+            "gfx90a": (*_EXAMPLES, "!*=f8*", "!*=f4*"),
+            "gfx942": (*_EXAMPLES, "!*dtype=f8e4m3 *"),
+            "gfx950": (*_EXAMPLES, "!*fnuz*"),
+        }
+    )
 
     def available(self) -> str | None:
         try:

@@ -38,6 +38,7 @@ _LETTERS = {
     "f8e4m3fnuz": "F8N",
     "f8e5m2fnuz": "B8N",
 }
+_NARROW = ("F8", "B8", "F8N", "B8N")
 # M×N×K of the matrix instructions by bytes of an element; gfx950 added those of twice the K.
 _INSTRUCTIONS = {
     8: (("16x16x4",), ()),
@@ -66,6 +67,8 @@ def unsupported(problem: Problem, arch: str) -> Reason | None:
         return Reason(f"tensilelite has a space for gfx90a, gfx942 and gfx950, not for {arch}")
     if a != b or a not in _LETTERS or c not in _LETTERS:
         return Reason(f"tensilelite has no space for a={a} b={b} c={c}")
+    if problem.options.get("scale") == "mx":
+        return Reason("tensilelite has no space for scale=mx")
     return None
 
 
@@ -87,9 +90,10 @@ def problem_type(problem: Problem) -> dict[str, Any]:
         "Batched": True,
         **_EPILOGUES,
     }
-    if letters["b"] in ("F8", "B8", "F8N", "B8N"):
+    if letters["b"] in _NARROW:
         # A kernel with scalar scales also runs calls without any; one with vectors does not.
         kind["UseScaleAB"] = "Vector" if options.get("scale") == "row" else "Scalar"
+        kind["UseScaleCD"] = letters["c"] in _NARROW
     if acc in ("D", "I"):
         kind |= {"Activation": False, "ActivationType": "none", "UseBias": 0}
         kind["UseScaleAlphaVec"] = 0

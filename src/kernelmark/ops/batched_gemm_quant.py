@@ -24,6 +24,7 @@ from kernelmark.ops._checks import (
     contract,
     grid,
     input_spec,
+    largest,
     operand_spec,
     product_tolerance,
     rng_for,
@@ -215,7 +216,7 @@ class BatchedGemmQuant(Op):
             tolerance = dataclasses.replace(
                 tolerance,
                 per_value=tolerance.per_value + again,
-                absolute=tolerance.absolute + again,
+                absolute=tolerance.absolute + again * largest("bias", 1.0),
             )
         return dataclasses.replace(tolerance, why=why)
 
@@ -332,13 +333,14 @@ def _summed_like(problem: Problem) -> str:
 
 
 def _rounding_step(problem: Problem) -> float:
-    """Return the change of an output if one element of A, at most 1, is rounded the other way."""
+    """Return the change of an output if one element of A is rounded the other way."""
     small = dtype(problem.dtypes["b"])
     top = small.max_value
     binade = 2.0 ** math.floor(math.log2(top))
     step = (2 * small.unit_roundoff * binade if small.kind == "float" else 1.0) / top
     largest_b = top + 1 if small.kind == "int" else 1.0
-    return float(step * largest_b * _factor("b_scale", (1,)).high)
+    factor = largest("a", 1.0) * largest("b_scale", _factor("b_scale", (1,)).high)
+    return float(step * largest_b * factor)
 
 
 op = BatchedGemmQuant()

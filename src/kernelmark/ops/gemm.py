@@ -24,6 +24,7 @@ from kernelmark.ops._checks import (
     grid,
     input_spec,
     is_int,
+    largest,
     matmul_contraction,
     product_tolerance,
     rng_for,
@@ -140,12 +141,12 @@ class Matmul(Op):
         if not options["bias"]:
             return tolerance
         # Libraries without a fused bias for a shape (cuBLASLt, for odd n) add it to the result
-        # already rounded to c. That result is at most |value| + |bias|, and |bias| ≤ 1.
+        # already rounded to c. That result is at most |value| + |bias|.
         again = dtype(problem.dtypes["c"]).unit_roundoff
         return dataclasses.replace(
             tolerance,
             per_value=tolerance.per_value + again,
-            absolute=tolerance.absolute + again,
+            absolute=tolerance.absolute + again * largest("bias", 1.0),
             why=f"{tolerance.why}; the bias may be added after a rounding of its own",
         )
 

@@ -25,6 +25,7 @@ from kernelmark.ops._checks import (
     accumulation,
     axis,
     grid,
+    largest,
     rng_for,
     trend,
     weight_bound,
@@ -210,7 +211,7 @@ def _token(problem: Problem, inputs: Inputs, token: int, columns: Ints) -> Refer
     slots = token * top_k + np.arange(top_k)
     ids = inputs.take("ids", slots).astype(np.int64).tolist()
     x = inputs.take("x", token * k + np.arange(k))
-    summed = accumulation(k, kind, acc) * weight_bound(k) * np.abs(x).sum()
+    summed = accumulation(k, kind, acc) * largest("w1", weight_bound(k)) * np.abs(x).sum()
     outputs, errors = np.empty((top_k, len(columns))), np.zeros(len(columns))
     for slot, (expert, r) in enumerate(zip(ids, inputs.take("weights", slots), strict=True)):
         gate, up = np.split(_rows_times(inputs, "w1", 2 * n * expert, 2 * n, x), 2)

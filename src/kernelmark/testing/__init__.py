@@ -1,4 +1,7 @@
-"""Contract tests for third-party ops, backends, devices, importers, microbenchmarks and stores.
+"""For the tests of other projects: `assert_close`, which knows how far a correct kernel may be from
+float64, and contracts of ops, backends, devices, importers, microbenchmarks and stores.
+
+    assert_close(out, op="gemm", inputs=[a, b])
 
 Subclass a contract in a pytest module and set what it tests:
 
@@ -14,9 +17,8 @@ Subclass a contract in a pytest module and set what it tests:
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import Any
-
-import pytest
 
 _WHERE = {
     "BackendContract": "kernelmark.testing.backends",
@@ -25,6 +27,7 @@ _WHERE = {
     "MicroContract": "kernelmark.testing.micro",
     "OpContract": "kernelmark.testing.ops",
     "StoreContract": "kernelmark.testing.stores",
+    "assert_close": "kernelmark.testing.close",
 }
 __all__ = [
     "BackendContract",
@@ -33,10 +36,14 @@ __all__ = [
     "MicroContract",
     "OpContract",
     "StoreContract",
+    "assert_close",
 ]
 
-# Failing contracts then show the values that they compared.
-pytest.register_assert_rewrite(*_WHERE.values())
+# Failing contracts then show the values that they compared. `assert_close` needs no pytest.
+if importlib.util.find_spec("pytest") is not None:
+    import pytest
+
+    pytest.register_assert_rewrite(*_WHERE.values())
 
 
 def __getattr__(name: str) -> Any:

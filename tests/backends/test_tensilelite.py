@@ -140,6 +140,30 @@ def test_a_kernel_is_assembled_once(model):
 
 
 @needs_clang
+def test_an_architecture_that_the_checkout_lacks(model):
+    with pytest.raises(CompileError, match="gfx90a"):
+        space(arch="gfx90a")
+
+
+@needs_clang
+def test_a_python_that_cannot_run_tensile(model, monkeypatch, tmp_path):
+    monkeypatch.setenv(checkout.PYTHON_VARIABLE, str(tmp_path / "python"))
+    with pytest.raises(UsageError) as refused:
+        space()
+    assert checkout.PYTHON_VARIABLE in refused.value.hint
+    without = tmp_path / "Tensile"
+    without.mkdir()
+    (without / "__init__.py").write_text("", encoding="utf-8")
+    (without / "KernelWriterAssembly.py").touch()
+    (without / "Common.py").write_text("import not_installed", encoding="utf-8")
+    monkeypatch.delenv(checkout.PYTHON_VARIABLE)
+    monkeypatch.setenv(checkout.VARIABLE, str(tmp_path))
+    with pytest.raises(CompileError, match="not_installed") as lacking:
+        space()
+    assert "requirements.txt" in lacking.value.hint
+
+
+@needs_clang
 def test_a_generator_that_ends_is_replaced(model):
     first = checkout.generator("gfx942")
     first._process.kill()

@@ -798,8 +798,11 @@ def _listed_space(
     try:
         space = backend.space(problem, info)
     except KernelmarkError as error:
-        if _is_present(info) or backends.is_file(backend.name):
-            return None, prefixed(error.message, f"{backend.name}: ")
+        # A backend that compiles ahead lists its candidates without the GPU.
+        ahead = type(backend).compile is not Backend.compile
+        if _is_present(info) or ahead or backends.is_file(backend.name):
+            reason = prefixed(error.message, f"{backend.name}: ")
+            return None, suffixed(reason, f"; {error.hint}" if error.hint else "")
         return None, Reason(
             f"{backend.name} cannot list its candidates here ({error.message}):"
             " plan it on the machine with the GPU"

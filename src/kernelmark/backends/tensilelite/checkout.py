@@ -137,14 +137,19 @@ class Generator:
 
     def __init__(self, checkout: Checkout, arch: str) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the process)
-        self._process = subprocess.Popen(
-            [checkout.python, "-P", str(_GENERATOR)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            env=checkout.environment,
-            cwd=_own_folder(),  # Tensile leaves files in its working directory
-        )
+        try:
+            self._process = subprocess.Popen(
+                [checkout.python, "-P", str(_GENERATOR)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                env=checkout.environment,
+                cwd=_own_folder(),  # Tensile leaves files in its working directory
+            )
+        except OSError as error:
+            raise UsageError(
+                f"the Python of TensileLite does not start: {error}", hint=HINT
+            ) from None
         atexit.register(self._process.kill)
         self.version = str(self.ask(arch=arch, compiler=str(toolchain()))["version"])
 
@@ -168,8 +173,9 @@ class Generator:
             )
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
-            why = answer["said"] or answer["error"]
-            raise CompileError(Reason(f"TensileLite: {why}"))
+            lacks = "ModuleNotFoundError" in answer["error"]
+            why = answer["error"] if lacks else answer["said"] or answer["error"]
+            raise CompileError(Reason(f"TensileLite: {why}"), hint=HINT if lacks else None)
         return answer
 
 

@@ -41,10 +41,14 @@ Json = dict[str, Any]
 def _find(name: str, default: Any = None) -> Any:
     """Return a function, class or table of Tensile by its name."""
     for module in _MODULES:
-        with contextlib.suppress(ModuleNotFoundError):
+        try:
             value = getattr(importlib.import_module(f"Tensile.{module}"), name, None)
-            if value is not None:
-                return value
+        except ModuleNotFoundError as error:
+            if not str(error.name).startswith("Tensile"):  # a package that this Python lacks
+                raise
+            continue
+        if value is not None:
+            return value
     if default is None:
         raise LookupError(f"this Tensile has no {name}")
     return default
@@ -61,7 +65,8 @@ class Tensile:
     def __init__(self, arch: str, compiler: str) -> None:
         self._compiler = compiler
         self.isa = _find("gfxToIsa", _isa_of)(arch)
-        if self.isa is None:
+        known = _find("globalParameters").get("SupportedISA")
+        if self.isa is None or (known is not None and self.isa not in known):
             raise LookupError(f"this Tensile has no {arch}")
         self.valid: Mapping[str, Any] = _find("validParameters")
         self._make = _find("Solution")

@@ -1,7 +1,7 @@
 import sys
 from collections import namedtuple
 
-globalParameters = {"PrintSolutionRejectionReason": False}
+globalParameters = {"PrintSolutionRejectionReason": False, "SupportedISA": [(9, 4, 2), (9, 5, 0)]}
 # No LdsPadA, as in a version that lacks it; -1 allows every value.
 validParameters = {
     "DepthU": -1,
@@ -15,7 +15,7 @@ SemanticVersion = namedtuple("SemanticVersion", "major minor patch")
 
 
 def gfxToIsa(name):
-    return {"gfx942": (9, 4, 2), "gfx950": (9, 5, 0)}.get(name)
+    return {"gfx90a": (9, 0, 10), "gfx942": (9, 4, 2), "gfx950": (9, 5, 0)}.get(name)
 
 
 def assignGlobalParameters(config, cxxCompiler=None):

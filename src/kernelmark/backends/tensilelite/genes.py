@@ -94,6 +94,7 @@ def problem_type(problem: Problem) -> dict[str, Any]:
         # A kernel with scalar scales also runs calls without any; one with vectors does not.
         kind["UseScaleAB"] = "Vector" if options.get("scale") == "row" else "Scalar"
         kind["UseScaleCD"] = letters["c"] in _NARROW
+        kind["BiasDataTypeList"] = ["S", "B" if letters["c"] == "B" else "H"]
     if acc in ("D", "I"):
         kind |= {"Activation": False, "ActivationType": "none", "UseBias": 0}
         kind["UseScaleAlphaVec"] = 0

@@ -67,6 +67,7 @@ _POSITIONS = {
 _IDENTITY = ("SolutionIndex", "SolutionNameMin", "KernelNameMin", "BaseName")
 # Parameters without effect if StaggerU is 0.
 _STAGGER = ("StaggerUMapping", "StaggerUStride", "_staggerStrideShift")
+_BIAS = re.compile(r"_Bias[A-Z]+_")
 _ARCH = re.compile(r"\bgfx[0-9a-f]+")
 _HEAD_BYTES = 400
 _LEADING = 4  # the last four of eight numbers of a size are leading dimensions
@@ -513,7 +514,9 @@ class _Library:
         logic = parse(_dumped(parts, sort=True, width=80), outcome.name)
         solution = logic.solutions[0]
         kind = solution["SolutionNameMin"].partition("_MT")[0]
-        alike = [file for file in _files(self._root) if file.name.endswith(f"_{kind}.yaml")]
+        # Which types of bias are left out of a name depends on Tensile's version.
+        own, files = _BIAS.sub("_Bias_", kind), _files(self._root)
+        alike = [file for file in files if _BIAS.sub("_Bias_", file.stem).endswith(f"_{own}")]
         for file in alike:
             if file.parent.name in ("Equality", self._root.name) and _arch_of(file) in ("", arch):
                 return file, logic, solution

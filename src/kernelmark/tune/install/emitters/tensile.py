@@ -514,14 +514,19 @@ class _Library:
         logic = parse(_dumped(parts, sort=True, width=80), outcome.name)
         solution = logic.solutions[0]
         kind = solution["SolutionNameMin"].partition("_MT")[0]
-        # Which types of bias are left out of a name depends on Tensile's version.
-        own, files = _BIAS.sub("_Bias_", kind), _files(self._root)
-        alike = [file for file in files if _BIAS.sub("_Bias_", file.stem).endswith(f"_{own}")]
+        own, files = _usual(kind), _files(self._root)
+        alike = [file for file in files if _usual(file.stem).endswith(f"_{own}")]
         for file in alike:
             if file.parent.name in ("Equality", self._root.name) and _arch_of(file) in ("", arch):
                 return file, logic, solution
         folder = self._root / "Equality" if (self._root / "Equality").is_dir() else self._root
         return folder / f"{arch}_{kind}.yaml", logic, solution
+
+
+def _usual(name: str) -> str:
+    """Return the name of a problem type without what depends on Tensile's version: which types of
+    bias it leaves out, and how it writes the type of an activation."""
+    return _BIAS.sub("_Bias_", name).replace("_HA_S_", "_HAS_")
 
 
 def _arch_of(file: Path) -> str:

@@ -38,23 +38,14 @@ from kernelmark.api.judge import (
 from kernelmark.compare.history import MIN_EFFECT
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import NothingToDo
-from kernelmark.core.result import (
-    Block,
-    Case,
-    Measurement,
-    Result,
-    ResultSet,
-    Run,
-    RunState,
-    Status,
-    StopReason,
-)
+from kernelmark.core.result import Block, Case, Result, ResultSet, Run, RunState
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.report.changes import Change
 from kernelmark.runners.ab import ROUND, Opener, Pair, Rule, Side
 from kernelmark.stores import open_store
 from kernelmark.stores.store import Store
 from kernelmark_dev import evidence
+from kernelmark_dev.results import make_result
 from simulated import NOISES, Machine, Noise
 
 RESULTS = Path(__file__).parent / "results" / "gate.json"
@@ -75,21 +66,8 @@ def cases(count: int) -> list[Case]:
 
 
 def result(case: Case, seconds: Sequence[float]) -> Result:
-    measurement = Measurement(
-        blocks=tuple(
-            Block(process=i, allocation=0, samples_s=(one,)) for i, one in enumerate(seconds)
-        ),
-        low_s=min(seconds),
-        high_s=max(seconds),
-        method="loop",
-        launches=1,
-        sets=1,
-        footprint_bytes=1,
-        stop=StopReason.FIXED,
-        warmup_s=0.0,
-        timed_s=1.0,
-    )
-    return Result(case=case, device="fake", arch="fake", status=Status.OK, measurement=measurement)
+    blocks = [Block(process=i, allocation=0, samples_s=(s,)) for i, s in enumerate(seconds)]
+    return make_result(case, *blocks, device="fake", arch="fake")
 
 
 class SimulatedPlace:

@@ -50,7 +50,7 @@ page.
 `of roof` in the table of a run is the shortest time that the roofs allow, divided by the measured
 time, with the bottleneck: `compute` (FMA rate of the problem's dtype) or `memory` (bandwidth of
 main memory), whichever takes longer. Roofs are measured on this machine:
-[measuring.md](measuring.md#percent-of-roof). The percentage is not clamped at 100. `–` means that
+[roof.md](roof.md). The percentage is not clamped at 100. `–` means that
 there is no roof, for example for a dtype that the CPU has no arithmetic for.
 """
 

@@ -121,6 +121,31 @@ def earlier_objects_frozen() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def own_kernels_forgotten() -> Iterator[None]:
+    """Forget the kernel files that a file's tests load: their ops, which other tests would find in
+    the registry or refuse to define again, and the workers that are kept for them."""
+    from kernelmark import backends, ops
+    from kernelmark.ops._own import OwnOp
+    from kernelmark.runners import kernel_files, process
+
+    before = dict(ops.registry._loaded)
+    yield
+    if kernel_files._current is not None:
+        kernel_files._current.close()
+        kernel_files._current = None
+    while process._spares:
+        process._spares.pop()[2].close()
+    backends._of_file.cache_clear()
+    loaded = ops.registry._loaded
+    own = [name for name, op in loaded.items() if isinstance(op, OwnOp) and name not in before]
+    for name in own:
+        del loaded[name]
+    if own:  # an own op hides one of the package
+        for computed in ("_files", "_entry_points"):
+            vars(ops.registry).pop(computed, None)
+
+
 @pytest.fixture(scope="session")
 def benchmark_script() -> Callable[[str], ModuleType]:
     """Loads a script by its place in benchmarks, as a module."""
@@ -147,6 +172,16 @@ def compiler() -> None:
     """The C++ compiler that CPU benchmarks and modelled GPUs are built with."""
     if not any(shutil.which(name) for name in ("c++", "g++", "clang++")):
         pytest.skip("needs a C++ compiler: c++, g++ or clang++")
+
+
+@pytest.fixture
+def workers_here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers of the fake device in this process, unless another one holds the device, for which
+    they would wait forever."""
+    from kernelmark_dev.in_process import InProcessWorkers
+
+    if "holder" not in request.fixturenames:
+        monkeypatch.setattr("kernelmark.runners.pool.LocalWorkers", InProcessWorkers)
 
 
 _HOLDER = """

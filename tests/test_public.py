@@ -24,6 +24,11 @@ def test_every_name_is_there():
     assert set(kernelmark.__all__) == set(dir(kernelmark))
 
 
+def test_modules_show_what_is_public():
+    assert set(dir(kernelmark.tuning)) == set(kernelmark.tuning.__all__)
+    assert set(dir(kernelmark.micro)) == {"registry", *kernelmark.micro.registry.names()}
+
+
 def test_public_classes_and_functions_say_what_they_are():
     for name in kernelmark.__all__:
         thing = getattr(kernelmark, name)

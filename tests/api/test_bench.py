@@ -407,7 +407,7 @@ def test_the_store_is_given_as_it_is_to_run(tmp_path, monkeypatch, kind):
         (lambda x: None, (X,), {}),
         (softmax, (X[:0],), {"index": 0}),
         (softmax, (X.astype(np.complex64),), {"dtypes": ("complex64",)}),
-        (lambda x: x.argmax(-1).astype(np.int16), (X,), {"dtypes": ("int16",)}),
+        (lambda x: x.astype(np.complex64), (X,), {"dtypes": ("complex64",)}),
         (lambda x: (x, x.astype(np.float64)), (X,), {"dtypes": ("f32", "f64")}),
     ],
 )
@@ -571,6 +571,60 @@ def test_truth_values_and_indices_are_checked(fn, wrong):
     results = km.compare_kernels({"right": fn, "wrong": wrong}, inputs=[x], ref=fn, timing=BRIEF)
     assert [result.status.value for result in results] == ["ok", "wrong"]
     assert km.bench(fn, x, timing=BRIEF)[0].status.value == "ok"
+
+
+INTEGERS = ("bool", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+@pytest.mark.parametrize("form", ["numpy", "torch"])
+def test_outputs_of_every_integer_dtype_are_checked(form, name):
+    x = np.random.default_rng(1).random((8, 64)).astype(np.float32)
+    if form == "torch":
+        torch = pytest.importorskip("torch")
+        x, kind = torch.from_numpy(x), getattr(torch, name)
+
+        def cast(values):
+            return values.to(kind)
+    else:
+
+        def cast(values):
+            return values.astype(name)
+
+    def right(x):
+        return cast(x * 200)  # uint8: above what int8 holds
+
+    def one_off(x):
+        answer = cast(x * 200)
+        answer[5, 7] = answer[5, 7] == 0 if name == "bool" else int(answer[5, 7]) + 1
+        return answer
+
+    results = km.compare_kernels(
+        {"right": right, "wrong": one_off}, inputs=[x], ref=right, timing=BRIEF
+    )
+    assert [result.status.value for result in results] == ["ok", "wrong"], results[0].error
+    assert results[0].bytes == 8 * 64 * (4 + right(x).dtype.itemsize)
+
+
+@pytest.mark.parametrize("name", ["bool", "uint8", "int64"])
+def test_an_integer_output_may_be_written_into_the_last_argument(name):
+    x = np.random.default_rng(1).random((8, 64)).astype(np.float32)
+    out = np.zeros((8, 64), name)
+
+    def right(x, out):
+        out[...] = (x * 200).astype(name)
+
+    def none(x, out):
+        pass
+
+    def ref(x):
+        return (x * 200).astype(name)
+
+    results = km.compare_kernels(
+        {"right": right, "none": none}, inputs=[x, out], ref=ref, timing=BRIEF
+    )
+    assert [result.status.value for result in results] == ["ok", "wrong"], results[0].error
+    assert not out.any() or (out == ref(x)).all()
 
 
 def test_a_reference_returns_as_many_elements():

@@ -129,6 +129,16 @@ def test_a_failure_that_is_confirmed_is_a_regression_and_an_old_one_is_not(night
     assert (asked, never.code) == ([], 3), "it never worked"
 
 
+def test_a_failure_that_stays_undecided_is_not_refuted(night):
+    """On a machine too busy to answer, for example."""
+    found, asked = night(gemm(8, None), gemm(16, 1.0), confirm=refuting)
+    assert [one.status for one in asked] == [VerdictStatus.BROKEN]
+    assert found.code == 3
+    assert not night.store.marks()
+    _, asked = night(gemm(8, None), gemm(16, 1.0), quiet=())
+    assert [one.status for one in asked] == [VerdictStatus.BROKEN]
+
+
 def test_a_suspect_that_cannot_be_measured_again_is_never_well(night):
     assert night(gemm(8, 1.05))[0].code == 1, "an alarm of history stands"
     found, asked = night(gemm(32, 1.015))

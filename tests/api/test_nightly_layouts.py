@@ -134,7 +134,13 @@ class _Results(tuple):
         return made
 
 
-@pytest.fixture(params=LAYOUTS)
+# `named` and `outside` are also in subfolders.
+QUICK = ("outside", "named", "no-base")
+
+
+@pytest.fixture(
+    params=[pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in LAYOUTS]
+)
 def layout(request, tmp_path, monkeypatch):
     assert ops.registry.get("gemm")
     root = tmp_path / "repository"

@@ -112,7 +112,7 @@ def test_results_add_up_to_one_figure(results):
         for part in (every.results[:2], every.results[2:])
     )
     assert km.plot("sweep", first + rest, x="m").spec == km.plot("sweep", results, x="m").spec
-    assert list(first + rest) == list(results)
+    assert list(first + rest) == list(sum((first, rest))) == list(results)
     with pytest.raises(TypeError):
         first + list(rest)
     elsewhere = dataclasses.replace(every.run, environment=Environment(host="elsewhere"))

@@ -17,6 +17,8 @@ from kernelmark.tune import summary as summaries
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.workloads.workload import Call, Workload, write
 
+pytestmark = pytest.mark.usefixtures("workers_here")
+
 
 def problem(m: int):
     return ops.parse(f"gemm m={m} n=16 k=16 dtype=f32")

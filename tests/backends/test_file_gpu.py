@@ -18,7 +18,7 @@ from kernelmark.ops import parse
 from kernelmark.runners.execute import execute
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "own-kernel.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "own-kernel-gpu.md").read_text(encoding="utf-8")
 IMAGE = b"\x7fELF\2\1\1" + bytes(11) + bytes([190]) + bytes(45)  # all that the model looks at
 GEMM_S = 20e-6  # what the model's gemm takes
 # The page's library, and the model that it launches on.

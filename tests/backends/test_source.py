@@ -14,7 +14,10 @@ from kernelmark.gpu import rtc
 from kernelmark.runners.execute import compile_ahead, execute
 from kernelmark_dev.emulator import emulated
 
-PAGE = (Path(__file__).parents[2] / "docs" / "own-kernel.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = "".join(
+    (DOCS / f"{name}.md").read_text("utf-8") for name in ("own-kernel", "own-kernel-gpu")
+)
 DEFINITION = re.search(r"```python\n(# softmax.py\n.*?)```", PAGE, re.DOTALL)
 SOURCE = re.search(r"```cuda\n(.*?)```", PAGE, re.DOTALL)
 BRIEF = Timing(cache="hot", allocations=1, max_allocations=1, max_s=0.01, warmup_s=0.01)

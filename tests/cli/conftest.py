@@ -45,6 +45,11 @@ def own_places(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
 
 
+@pytest.fixture(autouse=True)
+def _workers_here(workers_here):
+    """No process for a scripted case."""
+
+
 @pytest.fixture
 def no_store_yet(tmp_path, monkeypatch):
     """As on a new machine: nobody names a store, and the user's own one is still to be made."""

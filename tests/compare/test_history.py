@@ -168,7 +168,7 @@ def test_the_screen_sees_through_a_step():
     assert state_of([1e-3] * 8 + [1.1e-3] * 3 + [9e-4], accepted) == "faster"
 
 
-@pytest.mark.parametrize("since", [3, 4])
+@pytest.mark.parametrize("since", [3, pytest.param(4, marks=pytest.mark.slow)])
 def test_after_a_step_the_level_before_says_how_far_points_stray(since):
     def told(spread, last):
         made = []

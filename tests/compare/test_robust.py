@@ -262,8 +262,8 @@ def test_identical_mixtures_rarely_alarm(make_result, make_mixed):
 
 
 def test_a_slowdown_of_all_modes_is_found(make_result, make_mixed):
-    runs = suites(make_result, make_mixed, 100)
-    slow = suites(make_result, make_mixed, 100, factor=1.03)
+    runs = suites(make_result, make_mixed, 40)
+    slow = suites(make_result, make_mixed, 40, factor=1.03)
     found = [
         rule.judge([Pair(base=b, head=h) for b, h in zip(base, head, strict=True)])[0]
         for base, head in zip(runs, slow[::-1], strict=True)

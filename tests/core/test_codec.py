@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from kernelmark.core import codec
 from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.errors import CodecError
+from kernelmark.core.immutable import flag
 from kernelmark.core.metric import Roof
 from kernelmark.core.problem import parse_key
 from kernelmark.core.reason import Reason
@@ -304,3 +305,13 @@ def test_modes_are_written_only_where_there_are_several():
     plain = json.loads(codec.dumps(value))["measurement"]["modes"]
     assert plain == [{"value_s": 1.5, "share": 0.5}, {"value_s": 2.0, "share": 0.5}]
     assert codec.loads(codec.dumps(value), Result).measurement.modes == modes
+
+
+def test_an_option_that_was_added_later_may_be_missing():
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Settings:
+        old: int = flag(1, "--old N", "Old.")
+        new: int = flag(2, "--new N", "New.", optional=True)
+
+    assert codec.plain(Settings()) == {"old": 1}
+    assert codec.read({"old": 3}, Settings, "settings") == Settings(old=3, new=2)

@@ -145,7 +145,10 @@ struct launch {
   static void generate_##W(struct launch *l) {                                     \
     T *out = PTR(0), *pool = PTR(1);                                               \
     NEED(out, NUM(2) * W) NEED(pool, NUM(4) * W)                                   \
-    for (u64 i = 0; i < NUM(2); i++) out[i] = pool[(NUM(3) + i) % NUM(4)];         \
+    for (u64 i = 0, at = NUM(3) % NUM(4); i < NUM(2); at = 0) {                    \
+      u64 left = NUM(2) - i, part = NUM(4) - at < left ? NUM(4) - at : left;       \
+      memcpy(out + i, pool + at, part * W), i += part;                             \
+    }                                                                              \
     now_ns += NUM(2) * W / 100;                                                    \
   }                                                                                \
   static void generate_all_##W(struct launch *l) {                                 \
@@ -162,8 +165,10 @@ struct launch {
     for (u64 y = 0; y < l->rows; y++) {                                            \
       T *data = (T *)(uintptr_t)table[2 * y];                                      \
       NEED(data, NUM(2) * W)                                                       \
-      for (u64 i = 0; i < NUM(2); i++)                                             \
-        found[y] += data[i] != pool[(table[2 * y + 1] + i) % NUM(3)];              \
+      for (u64 i = 0, at = table[2 * y + 1] % NUM(3); i < NUM(2); i++) {           \
+        found[y] += data[i] != pool[at];                                           \
+        at = at + 1 == NUM(3) ? 0 : at + 1;                                        \
+      }                                                                            \
     }                                                                              \
   }                                                                                \
   static void inspect_##W(struct launch *l) {                                      \
@@ -250,13 +255,14 @@ static void strain_compute(struct launch *l) {
 
 // The kernels that tests measure: D = A·B in float32, one of them a bad one.
 static void product(struct launch *l, u64 left_out) {
-  float *a = PTR(0), *b = PTR(1), *d = PTR(2);
+  float *a = PTR(0), *b = PTR(1), *restrict d = PTR(2);
   u64 m = NUM(3), n = NUM(4), k = NUM(5);
   NEED(a, m * k * 4) NEED(b, k * n * 4) NEED(d, m * n * 4)
-  for (u64 at = 0; at < m * n - left_out; at++) {
-    float sum = 0;
-    for (u64 i = 0; i < k; i++) sum += a[at / n * k + i] * b[i * n + at % n];
-    d[at] = sum;
+  for (u64 row = 0; row < m; row++, d += n) {
+    u64 count = n - (row == m - 1 ? left_out : 0);
+    memset(d, 0, count * 4);
+    for (u64 i = 0; i < k; i++)
+      for (u64 at = 0; at < count; at++) d[at] += a[row * k + i] * b[i * n + at];
   }
   now_ns += 20000;
 }

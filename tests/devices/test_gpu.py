@@ -53,7 +53,7 @@ def folder(tmp_path_factory):
     source = str(Path(__file__).parent / "fakegpu.c")
     for vendor, flags in (("cuda", []), ("hip", ["-DHIP"])):
         out = folder / "lib" / LIBRARIES[vendor]
-        command = [compiler, "-O1", "-shared", "-fPIC", *flags, source, "-o", str(out)]
+        command = [compiler, "-O3", "-shared", "-fPIC", *flags, source, "-o", str(out)]
         subprocess.run(command, check=True, capture_output=True)
         # What a process has loaded under the vendor's name it would take for the vendor's own.
         shutil.copy(out, folder / f"{vendor}.so")

@@ -1,4 +1,4 @@
-"""docs/compare.md and the workflow beside it say what the code does."""
+"""The pages on comparing and the workflow beside it say what the code does."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,8 @@ from kernelmark.compare.rules import load_rule, names, preset
 from kernelmark.core.verdict import VerdictStatus
 
 DOCS = Path(__file__).parents[2] / "docs"
-TEXT = (DOCS / "compare.md").read_text(encoding="utf-8")
+PAGES = ("compare", "rules")
+TEXT = "\n".join((DOCS / f"{page}.md").read_text(encoding="utf-8") for page in PAGES)
 
 
 def test_the_rule_file_loads(tmp_path):
@@ -20,7 +21,7 @@ def test_the_rule_file_loads(tmp_path):
 
 
 def test_every_verdict_and_rule_is_described():
-    table = TEXT.split("## Verdicts")[1].split("## Rules")[0]
+    table = TEXT.split("## Verdicts")[1].split("\n# ")[0]
     assert all(status.value in table for status in VerdictStatus)
     assert all(f"`--rule {name}`" in TEXT for name in names())
 

@@ -1,4 +1,4 @@
-"""docs/measuring.md says what the code does: limits, presets and warnings are compared."""
+"""The pages on the method say what the code does: limits, presets and warnings are compared."""
 
 import dataclasses
 import re
@@ -20,8 +20,9 @@ from kernelmark.runners import local
 from kernelmark.stats import interval
 from kernelmark_dev.results import make_measurement, make_result, make_roof, make_set
 
-PAGE = Path(__file__).parents[2] / "docs" / "measuring.md"
-TEXT = PAGE.read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ("measuring", "measuring-gpu", "checks", "roof", "warnings")
+TEXT = "\n".join((DOCS / f"{page}.md").read_text(encoding="utf-8") for page in PAGES)
 SMALL = "gemm m=64 n=64 k=64 dtype=f32"
 FLAT = " ".join(TEXT.split())
 

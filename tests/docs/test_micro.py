@@ -15,7 +15,7 @@ from kernelmark.micro import session
 from kernelmark.testing.micro import micro_result
 from kernelmark_dev.raising import raises_code
 
-PAGE = Path(__file__).parents[2] / "docs" / "micro.md"
+PAGE = Path(__file__).parents[2] / "docs" / "micro-benchmarks.md"
 FLAT = " ".join(PAGE.read_text("utf-8").split())
 
 

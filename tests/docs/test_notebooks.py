@@ -8,7 +8,6 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
-QUICK = "first-run"
 MOST_BYTES = 150_000
 
 
@@ -28,13 +27,8 @@ def test_figures_are_in_them():
     assert {"image/svg+xml", "text/html"} <= kinds
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        pytest.param(path, marks=[] if path.stem == QUICK else pytest.mark.slow, id=path.stem)
-        for path in NOTEBOOKS
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs(path, monkeypatch):
     pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")

@@ -1,4 +1,4 @@
-"""The tutorial docs/own-kernel.md is followed as written: its files, its commands, its claims."""
+"""The pages on kernel files are followed as written: their files, commands and claims."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from kernelmark.devices import registry as devices
 
 pytestmark = pytest.mark.slow
 
-PAGE = Path(__file__).parents[2] / "docs" / "own-kernel.md"
-TEXT = PAGE.read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ("own-kernel", "own-kernel-gpu", "bench", "own-kernel-reference")
+TEXT = "\n".join((DOCS / f"{page}.md").read_text(encoding="utf-8") for page in PAGES)
 STEP = re.compile(
     r"(?:<!-- (?:exit: (?P<exit>\d+)|(?P<gpu>gpu)) -->\n)?"
     r"```(?P<kind>python|cuda|sh)\n(?P<body>.*?)```",
@@ -54,6 +55,8 @@ def follow(folder, *, gpu):
                 words = shlex.split(line)
                 assert words[0] == "kmark"
                 words += SHORT if words[1] == "run" and not gpu else []
+                # beside much other work a launch may take seconds
+                words += ["--timeout", "600"] if words[1:3] == ["tune", "run"] else []
                 done = subprocess.run(
                     [sys.executable, "-m", "kernelmark", *words[1:]],
                     cwd=folder,

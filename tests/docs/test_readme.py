@@ -97,7 +97,7 @@ def test_make_and_pip_know_what_it_tells_to_type():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     pages = TEXT + (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    for goal in re.findall(r"^make (\w+)", pages, flags=re.MULTILINE):
+    for goal in re.findall(r"^make ([\w-]+)", pages, flags=re.MULTILINE):
         assert re.search(rf"^{goal}:", makefile, flags=re.MULTILINE), f"make {goal}"
     for extra in re.findall(r'pip install "(?:kernelmark|\.)\[([\w,]+)\]"', pages):
         assert {*extra.split(",")} <= {*project["project"]["optional-dependencies"]}, extra

@@ -35,9 +35,16 @@ def test_the_navigation_has_every_page(sources):
 
 def test_links_stay_inside_the_site(sources):
     for page in sources.rglob("*.md"):
-        text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.S | re.M)
+        code = r"^```.*?^```$|`[^`\n]+`(?!\])"
+        text = re.sub(code, "", page.read_text(encoding="utf-8"), flags=re.S | re.M)
         for link in re.findall(r"\]\(([^)\s#]+)[^)\s]*\)", text):
             assert re.match(r"[a-z]+:", link) or (page.parent / link).exists(), f"{page}: {link}"
+
+
+def test_files_outside_the_pages_are_copied(sources):
+    """The site works wherever it is, also before there is a public repository."""
+    assert (sources / "files" / "benchmarks" / "results" / "gpu_readme.txt").exists()
+    assert (sources / "files" / "examples" / "gemm_numpy.py").exists()
 
 
 def test_either_builder_can_build_it():

@@ -1,4 +1,4 @@
-"""docs/tuning.md says what the code does: files, defaults and limits; its example is run."""
+"""The pages on tuning say what the code does: files, defaults and limits; its example is run."""
 
 import dataclasses
 import json
@@ -19,7 +19,9 @@ from kernelmark.tune.evaluate import CLIMBING, ladder
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.plans import ALPHA, Acceptance
 
-TEXT = (Path(__file__).parents[2] / "docs" / "tuning.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ("tuning", "tuning-search", "tuning-files")
+TEXT = "\n".join((DOCS / f"{page}.md").read_text(encoding="utf-8") for page in PAGES)
 FLAT = " ".join(TEXT.split())
 
 

@@ -11,7 +11,7 @@ import pytest
 from kernelmark.core.result import Fault
 from kernelmark.core.timing import Timer
 from kernelmark.measure import audit as module
-from kernelmark.measure.audit import MORE_ROUNDS, Audit, Replays
+from kernelmark.measure.audit import MORE_ROUNDS, Audit, Replays, TimedBlock
 from kernelmark.measure.check import PendingCheck, combine
 
 Seconds = Callable[[int], float]  # of the nth replay on new values
@@ -56,12 +56,12 @@ def audit(
     """An audit of a block whose launches took a second."""
     spend = new_s if callable(new_s) else lambda number: new_s
     replays = TimedReplays(spend, same_s, enqueues=enqueues)
-    monkeypatch.setattr(module, "Replays", lambda **settings: replays)
+    monkeypatch.setattr(module, "Replays", lambda *settings: replays)
     monkeypatch.setattr(module, "_draw_single", lambda *settings: [0])
     monkeypatch.setattr(module, "single_launches", lambda *settings: lambda: combine([]))
     device: Any = SimpleNamespace(real_time=True, enqueues=enqueues)
     nothing: Any = None
-    made = Audit(
+    block = TimedBlock(
         device=device,
         checker=nothing,
         kernel=nothing,
@@ -71,7 +71,7 @@ def audit(
         evict=True,
         timed_s=1.0,
     )
-    return made, replays
+    return Audit(block), replays
 
 
 @pytest.mark.parametrize("enqueues", [False, True])

@@ -48,6 +48,16 @@ def _listing() -> ModuleType:
 
 LISTING = _listing()
 FAKES: list[Any] = list(LISTING.fakes("cpu"))
+# The state that takes longer, of fakes that take a second; the other one is tried by `make test`.
+LONGER = {
+    "cpu_background": Cache.HOT,
+    "cpu_collector": Cache.COLD,
+    "cpu_dense_skipped": Cache.COLD,
+    "cpu_honest_once_audited": Cache.HOT,
+    "cpu_marked_input": Cache.COLD,
+    "half_the_keys": Cache.HOT,
+    "slow_after_pause": Cache.HOT,
+}
 HONEST = [*sorted((TESTS / "fakes" / "honest").glob("*.py")), EXAMPLE]
 
 
@@ -80,17 +90,29 @@ def run(device: CpuDevice, path: Path, problem: Problem, cache: Cache) -> Result
     return execute(case, device, 0, lambda phase: None)
 
 
-@pytest.mark.parametrize("fake", FAKES, ids=lambda fake: fake.name)
+def marks(path: Path, cache: Cache) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.slow] if LONGER.get(path.stem) is cache else []
+
+
+@pytest.mark.parametrize(
+    "fake", [pytest.param(f, id=f.name, marks=marks(f.path, f.cache)) for f in FAKES]
+)
 def test_a_fake_is_refused(device: CpuDevice, fake: Any) -> None:
     result = run(device, fake.path, fake.problem, fake.cache)
     assert result.status.value in REFUSED, result.error
 
 
-@pytest.mark.parametrize("cache", ["hot", "cold"])
-@pytest.mark.parametrize("path", HONEST, ids=lambda path: path.stem)
-def test_an_honest_kernel_is_not(device: CpuDevice, path: Path, cache: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "cache"),
+    [
+        pytest.param(path, cache, id=f"{path.stem}-{cache}", marks=marks(path, cache))
+        for path in HONEST
+        for cache in (Cache.HOT, Cache.COLD)
+    ],
+)
+def test_an_honest_kernel_is_not(device: CpuDevice, path: Path, cache: Cache) -> None:
     problem = registry.get("gemm").problem(dtype="f32", **LISTING.SHAPES["cpu"]["gemm"])
-    result = run(device, path, problem, Cache(cache))
+    result = run(device, path, problem, cache)
     assert result.status is Status.OK, result.error
 
 

@@ -11,6 +11,7 @@ from kernelmark.core.result import UNRELIABLE, Block, Check, Fault, Measurement,
 from kernelmark.core.timing import Strain
 from kernelmark.devices.fake import FakeDevice, Script
 from kernelmark.measure import loop
+from kernelmark.measure.audit import TimedBlock
 from kernelmark.measure.blocks import audit_warnings
 from kernelmark.measure.check import PendingCheck, check_audit_time, combine
 from kernelmark.measure.protocol import PHASES, _BlockLoop
@@ -352,7 +353,7 @@ class ScriptedAudit:
     script: list[bool]
     fails = check_audit_time(2.0, 1.0, is_slow=True)
 
-    def __init__(self, **given: object) -> None:
+    def __init__(self, block: TimedBlock) -> None:
         self.repeatable, self.slow_s, self.data_scatter = self.script.pop(0), None, 0.2
 
     def run(self, retime: object) -> PendingCheck:

@@ -510,10 +510,11 @@ def test_the_trend_of_a_suite_is_a_geometric_mean_that_does_not_move_with_its_pr
         for time_s, gone, problem in ((1e-3, False, small), (1.0, True, large))
         for series in (f"{problem} | numpy | {{}} | t | x",)
     ]
-    drawn = {
-        v["run"]: v["ratio"]
-        for v in figures.trend(make_history(*stories, runs=runs))["data"]["values"]
-    }
+    spec = figures.trend(make_history(*stories, runs=runs))
+    low, high = spec["encoding"]["y"]["scale"]["domain"]
+    assert 0.5 < low < 1  # a ratio far above 1 does not open the axis below 0
+    assert 2 < high < 3
+    drawn = {v["run"]: v["ratio"] for v in spec["data"]["values"]}
     assert drawn == pytest.approx({"r1": 1, "r2": 1, "r3": 2, "r4": 1, "r5": 1})
     with pytest.raises(NothingToDo):
         figures.trend(make_history())

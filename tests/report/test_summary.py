@@ -13,7 +13,7 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.result import Status
 from kernelmark.report.page import Part, markdown_page
 from kernelmark.report.results import result_rows
-from kernelmark.report.summary import answer, category_names, wins_table
+from kernelmark.report.summary import answer, category_names, lessons, wins_table
 
 SIZES = (64, 128, 256, 512)
 
@@ -281,3 +281,25 @@ def test_a_report_has_the_table(make_result, make_set):
     results = make_set(make_result(backend="iree"), make_result(backend="torch", median_s=0.02))
     page = markdown_page([Part(results=results, rows=result_rows(results))], "title")
     assert "| gemm | square | iree | 1 | 1 | 0 | 100 % |" in " ".join(page.split())
+
+
+def test_the_demo_learns_nothing_from_times_that_are_not_ranked(make_result, make_set, make_roof):
+    def rows(*warnings):
+        made = [
+            make_result(f"gemm m={m} n=64 k=64 dtype=f32", backend=name, median_s=time_s)
+            for m in (64, 128)
+            for name, time_s in (("fast", 1e-3), ("slow", 2e-3))
+        ]
+        made = [
+            dataclasses.replace(
+                one, measurement=dataclasses.replace(one.measurement, warnings=warnings)
+            )
+            for one in made
+        ]
+        return result_rows(make_set(*made), [make_roof("flops", "f32", 1e9)])
+
+    doubt = Reason("few blocks", "few-blocks", blocks=1, wanted=4)
+    assert any("fast" in text for text in lessons(rows()))
+    told = lessons(rows(doubt))
+    assert told
+    assert not any("fast" in text or "slow" in text for text in told)

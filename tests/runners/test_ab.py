@@ -11,6 +11,7 @@ import pytest
 
 from kernelmark import ops
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, Result, Status
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.runners.ab import (
@@ -24,6 +25,7 @@ from kernelmark.runners.ab import (
     local_opener,
     parse_sides,
 )
+from kernelmark.runners.pool import NOT_STARTED
 from kernelmark.stats.paired import Looks
 from kernelmark.testing.stores import measured
 from kernelmark_dev.raising import raises
@@ -147,7 +149,7 @@ def test_a_clear_pair_leaves_at_the_first_look_and_the_other_goes_on():
     [
         ({(1, 2): Status.CRASHED}, VerdictStatus.BROKEN),
         ({(0, 2): Status.WRONG}, VerdictStatus.FIXED),
-        ({(0, 2): Status.TIMEOUT, (1, 2): Status.WRONG}, VerdictStatus.IGNORED),
+        ({(0, 2): Status.CRASHED, (1, 2): Status.WRONG}, VerdictStatus.IGNORED),
     ],
 )
 def test_a_failure_ends_the_pair_and_is_kept(fail, status):
@@ -158,6 +160,100 @@ def test_a_failure_ends_the_pair_and_is_kept(fail, status):
     assert len(world.order) == 6, "both sides are asked before it ends"
     assert row.base.measurement is not None
     assert Status.OK in (row.base.status, row.head.status) or status is VerdictStatus.IGNORED
+
+
+class Starved(World):
+    """A world in which some measurements of a side, counted from 0, do not answer in time."""
+
+    def __init__(self, late: dict[int, list[int]], **more) -> None:
+        super().__init__(**more)
+        self._late, self.counts = late, [0, 0]
+
+    def __call__(self, side: int):
+        place = super().__call__(side)
+        plain = place.measure
+
+        def measure(case: Case, process: int = 0) -> Result:
+            number = self.counts[side]
+            self.counts[side] += 1
+            result = plain(case, process)
+            if number not in self._late.get(side, ()):
+                return result
+            return dataclasses.replace(
+                result, status=Status.TIMEOUT, measurement=None, error="no reply"
+            )
+
+        place.measure = measure
+        return place
+
+
+@pytest.mark.parametrize(
+    ("late", "status"),
+    [
+        ({1: [0, 1, 2]}, VerdictStatus.BROKEN),  # it hangs, between answers of the base
+        ({1: [2, 5, 8]}, VerdictStatus.BROKEN),  # a deadlock now and then
+        ({0: [0, 1, 2]}, VerdictStatus.FIXED),
+        ({1: [2]}, VerdictStatus.UNSURE),
+        ({0: [2]}, VerdictStatus.SAME),
+        ({1: [0, 1, 2], 0: [1]}, VerdictStatus.UNSURE),  # base is late as well
+        ({1: [3, 4, 5], 0: [3, 4, 5]}, VerdictStatus.UNSURE),
+    ],
+)
+def test_a_side_that_is_late_once_is_not_broken(late, status):
+    world = Starved(late)
+    (row,) = rows_of(world, [pair()])
+    assert row.status is status
+    assert row.alarms is (status is VerdictStatus.BROKEN)
+
+
+def test_a_late_side_is_repeated_in_the_other_order():
+    world = Starved({1: [0, 1, 2]})
+    rows_of(world, [pair()])
+    orders = [tuple(side for _, _, side in world.order[i : i + 2]) for i in (0, 2, 4)]
+    assert orders[0] == orders[2] == orders[1][::-1]
+
+
+def test_workers_that_cannot_be_started_are_no_verdict_on_a_kernel():
+    lost = Reason("not ready", NOT_STARTED)
+
+    class NoWorker(World):
+        def __call__(self, side):
+            place = super().__call__(side)
+            plain = place.measure
+
+            def measure(case, process=0):
+                result = plain(case, process)
+                if not side:
+                    return result
+                return Result(case=case, device="fake", status=Status.CRASHED, error=lost)
+
+            place.measure = measure
+            return place
+
+    (row,) = rows_of(NoWorker(), [pair()])
+    assert row.status is VerdictStatus.UNSURE
+
+
+def test_attempts_end_with_the_budget():
+    clock = Clock(1.0)
+
+    class Hangs(Slow):
+        def __call__(self, side):
+            place = super().__call__(side)
+            plain = place.measure
+
+            def measure(case, process=0):
+                plain(case, process)
+                return Result(case=case, device="fake", status=Status.TIMEOUT, error="no reply")
+
+            place.measure = measure
+            return place
+
+    experiment = Experiment([pair()], Rule(), Hangs(clock), budget=Budget(seconds=1.5, clock=clock))
+    assert not [event for event in experiment.events() if isinstance(event, Row)]
+    (row,) = experiment.open_rows()
+    assert row.status is VerdictStatus.UNSURE
+    assert row.head.status is Status.TIMEOUT
 
 
 def test_closing_early_ends_the_workers_and_gives_the_rest():

@@ -9,6 +9,7 @@ import numpy as np
 
 from kernelmark.core.environment import Environment
 from kernelmark.runners import capture
+from kernelmark.runners.targets import find
 
 
 def git(folder, *words):
@@ -17,18 +18,19 @@ def git(folder, *words):
 
 
 def test_this_machine_is_described():
-    seen = capture.environment(["cpu"], ["numpy"])
+    seen = capture.environment([find("cpu")[1]], ["numpy"])
     assert seen.host == platform.node()
     assert platform.python_version() in seen.python
     assert seen.libraries["numpy"] == np.__version__
     assert [device.kind for device in seen.devices] == ["cpu"]
-    assert seen == capture.environment(["cpu"], ["numpy"])
+    assert seen == capture.environment([find("cpu")[1]], ["numpy"])
 
 
 def test_frameworks_are_not_imported_to_learn_their_version():
     code = (
         "import sys; from kernelmark.runners.capture import environment;"
-        "environment(['cpu'], ['torch', 'iree', 'triton', 'numpy']);"
+        "from kernelmark.runners.targets import find;"
+        "environment([find('cpu')[1]], ['torch', 'iree', 'triton', 'numpy']);"
         "print([m for m in ('torch', 'iree', 'triton', 'scipy', 'sqlalchemy') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -15,6 +15,7 @@ from kernelmark.ops import parse
 from kernelmark.runners.ab import Side, checkouts, environment_of, parse_sides
 from kernelmark.runners.capture import environment, overridden_variables
 from kernelmark.runners.jobs import MeasureCase
+from kernelmark.runners.targets import find
 from kernelmark_dev.raising import raises
 
 
@@ -126,9 +127,9 @@ def test_a_side_that_sets_one_of_the_threads_variables_is_not_overruled_by_the_o
 
 def test_a_variable_that_workers_do_not_get_is_told_and_not_recorded(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "77")
-    assert overridden_variables(["cpu"])["OMP_NUM_THREADS"][0] == "77"
-    assert "OMP_NUM_THREADS" not in environment(["cpu"], ["numpy"]).variables
-    assert environment(["fake"], []).variables["OMP_NUM_THREADS"] == "77"
+    assert overridden_variables([find("cpu")[1]])["OMP_NUM_THREADS"][0] == "77"
+    assert "OMP_NUM_THREADS" not in environment([find("cpu")[1]], ["numpy"]).variables
+    assert environment([find("fake")[1]], []).variables["OMP_NUM_THREADS"] == "77"
 
 
 @pytest.mark.parametrize("when", ["kill -9 $$", "(sleep 1; kill -9 $$) &"])

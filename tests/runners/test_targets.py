@@ -6,7 +6,7 @@ import pytest
 
 from kernelmark import devices
 from kernelmark.core.errors import UsageError
-from kernelmark.runners.targets import expand, find
+from kernelmark.runners.targets import find, parse_devices
 from kernelmark_dev.raising import raises
 
 
@@ -16,7 +16,7 @@ def _four_fakes(monkeypatch):
 
 
 def names(*given: str) -> list[str]:
-    return [info.name for info in expand(given)]
+    return [info.name for info in parse_devices(given)]
 
 
 def test_one_device_by_name_and_number():
@@ -31,7 +31,7 @@ def test_ranges_and_lists_without_repeats():
 
 
 def test_all_is_something_real():
-    assert "fake" not in {info.kind for info in expand(["all"])}
+    assert "fake" not in {info.kind for info in parse_devices(["all"])}
 
 
 def test_a_device_that_does_not_answer_is_left_out(monkeypatch):
@@ -40,9 +40,9 @@ def test_a_device_that_does_not_answer_is_left_out(monkeypatch):
     monkeypatch.setattr(type(kind), "infos", lambda self: [good, sick])
     monkeypatch.setattr(type(devices.registry), "names", lambda self: ["cpu", "gpu"])
     monkeypatch.setattr(type(devices.registry), "get", lambda self, name: kind)
-    assert expand(["all"]) == [good]
+    assert parse_devices(["all"]) == [good]
     with raises(UsageError, device="fake:1", cause="it fell off"):
-        expand(["fake:1"])
+        parse_devices(["fake:1"])
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_device_that_does_not_answer_is_left_out(monkeypatch):
 )
 def test_what_does_not_exist_is_refused(given, fields):
     with raises(UsageError, **fields):
-        expand(given)
+        parse_devices(given)
 
 
 @pytest.mark.parametrize(
@@ -71,14 +71,14 @@ def test_what_does_not_exist_is_refused(given, fields):
 )
 def test_an_unknown_kind_suggests_what_was_meant(given, meant):
     with raises(UsageError, given=given, meant=meant, kinds=devices.registry.names()):
-        expand([given])
+        parse_devices([given])
 
 
 @pytest.mark.parametrize("given", ["fake:0-3", "fake:1"])
 def test_how_to_get_more_fakes_is_told(monkeypatch, given):
     monkeypatch.delenv("KERNELMARK_FAKE_DEVICES")
     with raises(UsageError, device="fake:1") as refused:
-        expand([given])
+        parse_devices([given])
     assert "there are: fake; set $KERNELMARK_FAKE_DEVICES" in (refused.value.hint or "")
 
 

@@ -8,7 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from kernelmark.core import codec
-from kernelmark.core.result import ResultSet, RunState
+from kernelmark.core.result import Measurement, ResultSet, RunState
 from kernelmark.stores import open_store
 from kernelmark.stores.store import Scope
 from kernelmark.web import ingest, receiving
@@ -232,9 +232,22 @@ def test_all_bodies_together_are_limited(serve, writer):
     assert client.post("/api/runs", content=b"{", headers=writer).status_code == 400
 
 
-def test_a_run_with_other_results_is_refused(client, store, writer):
+def with_another_sample(measurement: Measurement) -> Measurement:
+    """The least and the greatest sample differ, so that the median does not."""
+    block = measurement.blocks[0]
+    ordered = sorted(block.samples_s)
+    samples = (ordered[0] / 2, *ordered[1:-1], ordered[-1] * 2)
+    blocks = (dataclasses.replace(block, samples_s=samples), *measurement.blocks[1:])
+    return dataclasses.replace(measurement, blocks=blocks)
+
+
+@pytest.mark.parametrize(
+    "change", [lambda m: dataclasses.replace(m, high_s=1.0), with_another_sample]
+)
+def test_a_run_with_other_results_is_refused(client, store, writer, change):
     assert client.post("/api/runs", content=body(), headers=writer).status_code == 200
-    slower = dataclasses.replace(NEW.results[0].measurement, high_s=1.0)
+    slower = change(NEW.results[0].measurement)
+    assert slower.median_s == NEW.results[0].measurement.median_s
     other = dataclasses.replace(NEW.results[0], measurement=slower)
     answer = client.post(
         "/api/runs", content=body(dataclasses.replace(NEW, results=(other,))), headers=writer

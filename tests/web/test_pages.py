@@ -23,6 +23,7 @@ from kernelmark.testing.micro import micro_result
 from kernelmark.web import rendering as cells
 from kernelmark.web.app import create_app
 from kernelmark.web.pages import kernels
+from kernelmark.web.pages.parts import table
 from kernelmark.web.rendering import VIEWS, server_url
 from kernelmark.web.source import Source
 
@@ -519,3 +520,9 @@ def test_canaries_are_not_in_the_means_of_the_overview(store, source, client):
     assert sum(cell["cases"] for cell in row["cells"]) == 1
     problems = [r["problem"] for r in rows(client, f"/roofline.json?run=run-{RUNS:03}")]
     assert problems == [copies[1]]
+
+
+def test_a_column_of_an_unknown_kind_is_refused():
+    assert table(["a:time:A"], [])["columns"] == [{"key": "a", "title": "A", "kind": "time"}]
+    with pytest.raises(ValueError, match="tim"):
+        table(["a:tim"], [])

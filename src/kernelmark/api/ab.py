@@ -298,7 +298,7 @@ class Rounds:
         self.looks = plan.rule.looks
         self.pairs = len(plan.pairs)  # undecided ones
         self.done = 0
-        self.budget = budget or Budget()
+        self.budget = budget or plan.budget()
         self._clock = clock
         machine = Forecast.of_machine(info)
         self._means = machine.means

@@ -55,9 +55,7 @@ from kernelmark.runners.targets import find
 from kernelmark.stores import new_run_id, opened
 
 if TYPE_CHECKING:
-    from kernelmark.core.metric import Roof
     from kernelmark.stores import StoreArgument
-    from kernelmark.stores.store import Store
 
 Function = Callable[..., Any]
 T = TypeVar("T")
@@ -178,18 +176,13 @@ def compare_kernels(
         run = dataclasses.replace(run, finished=time.time())
         result_set = ResultSet(run=run, results=tuple(results))
         if target is not None or flops or nbytes:
-            roofs = _roofs(target, info.name)
+            from kernelmark.api.roofs import machine_roofs
+
+            roofs = machine_roofs(target, device=info.name)
             result_set = dataclasses.replace(result_set, roofs=roofs)
         if target is not None:
             target.add_result_set(result_set)
         return Results(result_set, notes=call.notes)
-
-
-def _roofs(store: Store | None, device: str) -> tuple[Roof, ...]:
-    """Return a device's roofs from `store`, or from the default store if it can be read."""
-    from kernelmark.api.roofs import default_store_roofs, known_roofs
-
-    return default_store_roofs(device=device) if store is None else known_roofs(store, [device])
 
 
 def _check_types(kernels: object, inputs: object, ref: object) -> None:
@@ -250,6 +243,8 @@ class _Call:
     arguments: tuple[Any, ...]
     specs: Mapping[int, TensorSpec]  # by the argument's position
     output: TensorSpec
+    output_nbytes: int  # in the function's own dtype
+    is_copied: bool  # whether the result is copied to the output
     out_at: int | None  # position of the output argument; None if the result is returned
     parts: tuple[int, ...]  # elements of each returned array if there are several, else ()
     form: str  # numpy, torch or cupy
@@ -268,16 +263,19 @@ class _Call:
                     hint="convert them to one kind",
                 )
         answer = fn(*inputs)
+        last = max(at for at, value in enumerate(inputs) if _output_dtype(value) is not None)
+        is_only = arrays == [last]
         # torch.mm and np.matmul return their `out` argument.
-        writes = answer is None or (len(arrays) > 1 and answer is inputs[arrays[-1]])
-        if writes and len(arrays) == 1:
+        writes = answer is None or (not is_only and answer is inputs[last])
+        if writes and is_only:
             raise UsageError(
                 "the function returned None, and its only array is an input",
                 hint="return the result, or take the array to write it into as the last argument",
             )
-        out_at = arrays[-1] if writes else None
+        out_at = last if writes else None
         several = isinstance(answer, tuple | list)
-        output = _output_spec(inputs[arrays[-1]], array_dtype) if writes else _output_spec(answer)
+        written = inputs[last] if writes else answer
+        output = _output_spec(written)
         parts = tuple(math.prod(part.shape) for part in answer) if several else ()
         read = [at for at in arrays if at != out_at]
         names = _names(fn, inputs, read)
@@ -291,7 +289,9 @@ class _Call:
         left = [
             names[at]
             for at, value in enumerate(inputs)
-            if at not in arrays and hasattr(value, "shape") and bool(getattr(value, "ndim", 0))
+            if at not in (*arrays, out_at)
+            and hasattr(value, "shape")
+            and bool(getattr(value, "ndim", 0))
         ]
         notes = [f"the same {', '.join(left)} in every call: not copied"] if left else []
         strided = [spec.name for at, spec in specs.items() if not _is_contiguous(inputs[at])]
@@ -301,6 +301,8 @@ class _Call:
             arguments=tuple(inputs),
             specs=specs,
             output=output,
+            output_nbytes=_nbytes(written, output),
+            is_copied=not writes or _is_copied(written),
             out_at=out_at,
             parts=parts,
             form=form,
@@ -412,7 +414,7 @@ class _Call:
         arguments = list(self.arguments)
         for at, value in enumerate(arguments):
             if at in self.specs or at == self.out_at:
-                copy = value.detach().clone() if hasattr(value, "detach") else value.copy()
+                copy = _copy(value)
                 floats = at in self.specs and self.specs[at].type.kind == "float"
                 arguments[at] = change(copy) if change is not None and floats else copy
         answer = fn(*arguments)
@@ -447,6 +449,12 @@ class _CallOp(OwnOp):
 
     def tensors(self, problem: Problem) -> tuple[TensorSpec, ...]:
         return (*self.call.specs.values(), self.call.output)
+
+    def bytes(self, problem: Problem) -> int:
+        count = super().bytes(problem)
+        if self._definition.nbytes is not None:
+            return count
+        return count - self.call.output.nbytes + self.call.output_nbytes
 
     def positions(self, problem: Problem, seed: int) -> NDArray[np.int64]:
         return super().positions(problem, seed) if self.checked else np.zeros(0, np.int64)
@@ -542,15 +550,15 @@ class _CallKernel(Kernel):
     ) -> None:
         self.info = KernelInfo(name=name)
         self._fn = fn
-        self._returns = call.out_at is None
-        self._parts = call.parts
+        self._call = call
         self._outputs = [view(tensors[OUTPUT], device, call.form) for tensors in sets]
         self._arguments: list[list[Any]] = []
         for tensors, output in zip(sets, self._outputs, strict=True):
             arrays = {s.name: view(tensors[s.name], device, call.form) for s in call.specs.values()}
             arguments = call.with_arrays(arrays)
             if call.out_at is not None:
-                arguments.insert(call.out_at, output)
+                own = _copy(call.arguments[call.out_at]) if call.is_copied else output
+                arguments.insert(call.out_at, own)
             self._arguments.append(arguments)
         self._last: Any = None
 
@@ -559,12 +567,19 @@ class _CallKernel(Kernel):
         self._last = self._fn(*self._arguments[set_index])
 
     def collect(self, set_index: int) -> None:
-        """If the function returns its result, call it once more and copy that to the output.
-        Keeping the result of every timed call would need new memory for each."""
-        if not self._returns:
+        """If the function returns its result, or writes a dtype that ops do not have, call it
+        once more and copy the result to the output. Keeping the result of every timed call would
+        need new memory for each."""
+        if not self._call.is_copied:
             return
-        answer, output = self._fn(*self._arguments[set_index]), self._outputs[set_index]
-        if not self._parts:
+        arguments, output = self._arguments[set_index], self._outputs[set_index]
+        if self._call.out_at is None:
+            answer = self._fn(*arguments)
+        else:
+            answer = arguments[self._call.out_at]
+            answer[...] = 0  # or what an earlier call wrote would be checked
+            self._fn(*arguments)
+        if not self._call.parts:
             expected = tuple(output.shape)
             shape = tuple(answer.shape) if hasattr(answer, "shape") else None
             if shape != expected:
@@ -576,13 +591,13 @@ class _CallKernel(Kernel):
             output[...] = answer
             return
         sizes = tuple(math.prod(getattr(part, "shape", ())) for part in _arrays(answer))
-        if sizes != self._parts:
+        if sizes != self._call.parts:
             raise ProblemError(
                 f"the function returned arrays of {join_commas(sizes)} elements, the"
-                f" first function of {join_commas(self._parts)}"
+                f" first function of {join_commas(self._call.parts)}"
             )
         start = 0
-        for part, size in zip(answer, self._parts, strict=True):
+        for part, size in zip(answer, self._call.parts, strict=True):
             output[start : start + size] = part.reshape(-1)
             start += size
 
@@ -626,7 +641,7 @@ def _measured(
 
 def _environment(device: str, form: str) -> Environment:
     """Return the environment of this process, in which the functions run."""
-    return environment([device], [form] if form in backends.registry else [], load=True)
+    return environment([find(device)[1]], [form] if form in backends.registry else [], load=True)
 
 
 def _in_background(function: Callable[[], T]) -> Callable[[], T]:
@@ -680,6 +695,10 @@ def _as_float64(answer: Any) -> Any:
     return answer.detach().double() if hasattr(answer, "detach") else _on_host(answer)
 
 
+def _copy(values: Any) -> Any:
+    return values.detach().clone() if hasattr(values, "detach") else values.copy()
+
+
 def _on_host(values: Any) -> NDArray[np.float64]:
     if hasattr(values, "detach"):
         values = values.detach().cpu().numpy()
@@ -688,22 +707,35 @@ def _on_host(values: Any) -> NDArray[np.float64]:
     return np.asarray(values, np.float64)
 
 
-# A returned array is copied to be checked, to a dtype of as many bytes that can hold its values;
-# of 64-bit integers those below 2^53.
-_COPIED_AS = {"bool": "i8", "int64": "f64", "uint64": "f64"}
+# Outputs of these dtypes, which ops do not have, are copied to be checked, as floats that hold
+# their values exactly; of 64-bit integers those below 2^53.
+_COPIED = ("uint8", "int16", "uint16", "uint32", "int64", "uint64")
 
 
-def _returned_dtype(values: Any) -> str | None:
-    """Return the dtype that a copy of a returned array has."""
+def _output_dtype(values: Any) -> str | None:
+    """Return the dtype in which an output is checked; None if it cannot be."""
     kind = str(getattr(values, "dtype", None)).removeprefix("torch.")
-    return array_dtype(values) or (_COPIED_AS.get(kind) if hasattr(values, "shape") else None)
+    if array_dtype(values) or not hasattr(values, "shape"):
+        return array_dtype(values)
+    if kind == "bool":
+        return "i8"
+    return "f64" if kind in _COPIED else None
 
 
-def _output_spec(
-    answer: Any, dtype_of: Callable[[Any], str | None] = _returned_dtype
-) -> TensorSpec:
+def _nbytes(answer: Any, spec: TensorSpec) -> int:
+    """Return the bytes of an output in its own dtype."""
+    if _is_copied(answer):
+        return sum(math.prod(part.shape) * int(part.dtype.itemsize) for part in _arrays(answer))
+    return spec.nbytes
+
+
+def _is_copied(answer: Any) -> bool:
+    return any(array_dtype(part) is None for part in _arrays(answer))
+
+
+def _output_spec(answer: Any) -> TensorSpec:
     parts = _arrays(answer)
-    dtypes = list(dict.fromkeys(map(dtype_of, parts)))
+    dtypes = list(dict.fromkeys(map(_output_dtype, parts)))
     if isinstance(answer, tuple | list) and len(dtypes) == 1 and dtypes[0] is not None:
         size = sum(math.prod(part.shape) for part in parts)
         return TensorSpec(name=OUTPUT, shape=(size,), dtype=dtypes[0], role="out")
@@ -713,7 +745,7 @@ def _output_spec(
             " they are checked as one, and need one dtype",
             hint="wrap it in a function that returns arrays of one dtype",
         )
-    dtype_name = dtype_of(answer)
+    dtype_name = _output_dtype(answer)
     if dtype_name is None:
         unknown = [str(part.dtype) for part in parts if hasattr(part, "dtype")]
         if unknown:

@@ -18,7 +18,7 @@ from kernelmark.api.checkouts import BuildFailed
 from kernelmark.core.errors import NothingToDo
 from kernelmark.core.files import json_text, write_whole
 from kernelmark.core.reason import Reason, shorten
-from kernelmark.core.result import Case, Status
+from kernelmark.core.result import Case
 from kernelmark.core.units import counted
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.host.cache import cache_root, digest
@@ -274,7 +274,8 @@ class _Bisection:
             with contextlib.closing(experiment.events()) as events:
                 for event in events:
                     if isinstance(event, Row):
-                        failed = event.head.status is not Status.OK
+                        # A failure of both sides, or perhaps of the machine, is no answer.
+                        failed = event.status is VerdictStatus.BROKEN
                         break
                     if not isinstance(event, Measured) or event.ratio is None:
                         continue  # its failed row follows

@@ -87,8 +87,11 @@ class Doubt:
 
     @property
     def is_proven(self) -> bool:
-        """Whether a step proves the slowdown."""
-        return self.story is not None and self.story.is_regression and not self.story.screen.fresh
+        """Whether a step proves the slowdown. A failure that does not come again is not proven: the
+        machine may have been too busy, or a library or a file missing."""
+        if self.story is None or self.status is VerdictStatus.BROKEN:
+            return False
+        return self.story.is_regression and not self.story.screen.fresh
 
 
 _AUTHOR = "kmark nightly"
@@ -259,6 +262,8 @@ def _marks(doubts: Sequence[Doubt], confirmed: Mapping[Key, Change], *, paired: 
         again, story = confirmed.get(doubt.key), doubt.story
         if again is None or story is None or not doubt.is_worse:
             continue
+        if again.status is VerdictStatus.UNSURE and again.head is None:
+            continue  # tonight's code did not answer: that refutes nothing
         since = next((p.started for p in story.points if p.run_id == doubt.since), None)
         mark = Mark(
             series=story.series,

@@ -102,7 +102,7 @@ def measure(
     run = Run(
         id=new_run_id(),
         started=time.time(),
-        environment=environment([find(device)[1].name], ()),
+        environment=environment([find(device)[1]], ()),
         suite=MICRO_SUITE,
         argv=tuple(argv),
         cases=len(names),

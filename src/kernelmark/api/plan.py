@@ -32,7 +32,6 @@ from kernelmark.runners.jobs import threads_on
 from kernelmark.runners.local import LocalRunner
 from kernelmark.runners.session import UNKNOWN_NAME, unknown_config_error
 from kernelmark.workloads import select, suites
-from kernelmark.workloads import select as axis_grammar
 
 # Backends that measure canaries, in order: those least likely to be under test.
 _CANARY_BACKENDS = {"cpu": ("numpy",), "cuda": ("rtc", "cublaslt"), "hip": ("rtc",)}
@@ -60,20 +59,19 @@ class Plan:
 def plan(selection: Selection, timing: Timing, *, load_s: float = 0.0) -> Plan:
     """Return the cases of a selection, ordered by problem; raise UsageError if it is illegal. A
     kernel file has `load_s` seconds to be imported (default: the limit of compiling)."""
+    infos = targets.parse_devices(selection.devices)
+    info = infos[0]
+    targets.check_threads(info, timing.threads)
     with contextlib.ExitStack() as stack:
         if any(ref.file is not None for ref in selection.backends):
-            info = targets.expand(selection.devices)[0]
-            targets.check_threads(info, timing.threads)
             # The worker that loads the file then measures it.
             spec = LocalRunner([info.name]).slot(info).spec_for(threads_on(timing, info))
             stack.enter_context(kernel_files.loaded_in(spec, load_s))
-        return _plan(selection, timing)
+        return _plan(selection, timing, infos)
 
 
-def _plan(selection: Selection, timing: Timing) -> Plan:
+def _plan(selection: Selection, timing: Timing, infos: Sequence[DeviceInfo]) -> Plan:
     problems = problems_of(selection, timing)
-    infos = targets.expand(selection.devices)
-    targets.check_threads(infos[0], timing.threads)
     chosen, notes = _choose_backends(selection, problems, infos[0])
     pairs = [(p, ref) for p in problems for ref, ops in chosen.items() if p.op in ops]
     if not pairs:
@@ -170,7 +168,7 @@ def _expand(selection: Selection, seed: int) -> list[Problem]:
         problems = _from_suites(selection)
     elif ops:
         for name in ops:
-            problems += axis_grammar.expand(name, selection.axes, selection.dtypes)
+            problems += select.expand(name, selection.axes, selection.dtypes)
     elif not selection.problems:
         raise UsageError(
             "nothing was asked for",

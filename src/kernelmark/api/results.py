@@ -214,6 +214,10 @@ class Results(Sequence[Result]):
             tuple(dict.fromkeys((*self.notes, *other.notes))),
         )
 
+    def __radd__(self, other: object) -> Results:
+        """Let `sum` add results: it starts with 0."""
+        return self if other == 0 else NotImplemented
+
     def __len__(self) -> int:
         return len(self._results)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import platform
 import time
@@ -91,7 +92,9 @@ def roofs_for_plan(plan: Plan, store: Store | None, mode: RoofMode) -> RunRoofs:
     devices: list[DeviceRoofs] = []
     for info in plan.devices:
         for threads in sorted({_threads(info, case.timing.threads) for case in plan.cases}):
-            stored = _stored_roofs(info, threads, store, mode)
+            stored: tuple[Roof, ...] = ()
+            if store is not None or mode == "stored":
+                stored = machine_roofs(store, device=info.name, arch=info.arch, threads=threads)
             due = mode == "fresh" or not _is_recent(stored)
             if store is None and mode == "stored" and info.kind in ("cuda", "hip"):
                 # They take ten seconds, which a run that stores nothing would spend every time.
@@ -109,15 +112,22 @@ def roofs_for_plan(plan: Plan, store: Store | None, mode: RoofMode) -> RunRoofs:
     return RunRoofs(devices=tuple(devices), store=store)
 
 
-def _stored_roofs(
-    info: DeviceInfo, threads: int, store: Store | None, mode: RoofMode
+def machine_roofs(
+    store: Store | None, *, device: str, arch: str | None = None, threads: int | None = None
 ) -> tuple[Roof, ...]:
-    name, arch = info.name, info.arch
-    if store is not None:
-        return store.roofs(host=platform.node(), device=name, arch=arch, threads=threads)
-    if mode == "fresh":
+    """Return the newest stored roofs of a device of this machine. Without a store, they are those
+    of the default one; () if that does not exist or cannot be read."""
+    if store is None and not may_exist():
         return ()
-    return default_store_roofs(device=name, arch=arch, threads=threads)
+    try:
+        with (
+            open_store(readonly=True) if store is None else contextlib.nullcontext(store) as source
+        ):
+            return source.roofs(host=platform.node(), device=device, arch=arch, threads=threads)
+    except KernelmarkError:
+        if store is not None:
+            raise
+        return ()
 
 
 def known_roofs(store: Store | None, devices: Sequence[str]) -> tuple[Roof, ...]:
@@ -150,20 +160,6 @@ def _expected_s(means: Means, info: DeviceInfo) -> float:
 
 def _seconds_name(info: DeviceInfo) -> str:
     return f"{info.model or info.kind}/roofs"
-
-
-def default_store_roofs(
-    *, device: str, arch: str | None = None, threads: int | None = None
-) -> tuple[Roof, ...]:
-    """Return the newest roofs of a device of this machine in the default store; () if there is no
-    such store or it cannot be read."""
-    if not may_exist():
-        return ()
-    try:
-        with open_store(readonly=True) as store:
-            return store.roofs(host=platform.node(), device=device, arch=arch, threads=threads)
-    except KernelmarkError:
-        return ()
 
 
 def memory_roofs(store: Store | None, results: ResultSet) -> list[Roof]:

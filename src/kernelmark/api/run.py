@@ -250,17 +250,16 @@ def measure(
     `resumed` is a run to continue. An interrupted run returns the results so far."""
     conduct = conduct or Conduct()
     notify = on_event or (lambda event: None)
-    names = [info.name for info in plan.devices]
     runner = LocalRunner(
-        names,
+        [info.name for info in plan.devices],
         timeout_s=conduct.timeout_s,
         compile_timeout_s=conduct.compile_timeout_s,
         jobs=conduct.jobs,
         interleave=conduct.interleave,
     )
     try:
-        here = environment(names, plan.backends, repository=conduct.repository)
-        cpus = [info.name for info in plan.devices if info.kind == "cpu"]
+        here = environment(plan.devices, plan.backends, repository=conduct.repository)
+        cpus = [info for info in plan.devices if info.kind == "cpu"]
         for name, (value, used) in overridden_variables(cpus).items():
             text = f"{name}={value} is overruled: workers have {used}; --threads sets their number"
             notify(Note(text=text))

@@ -1,10 +1,11 @@
 """Tune the kernels of a workload, from its log to faster configs: time its problems with the
 reference backend, write their plans, and search.
 
-import kernelmark as km
-km.tuning.summarise("mymodel", backend="torch", device="cuda:0")
-km.tuning.plan("mymodel", backend="triton", device="cuda:0", thr=0.1)
-km.tuning.run("mymodel", devices=["cuda:0"]).metrics
+    import kernelmark as km
+
+    km.tuning.summarise("mymodel", backend="torch", device="cuda:0")
+    km.tuning.plan("mymodel", backend="triton", device="cuda:0", thr=0.1)
+    km.tuning.run("mymodel", devices=["cuda:0"]).metrics
 """
 
 from __future__ import annotations
@@ -259,6 +260,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 FolderPath = str | os.PathLike[str]
 
 # The default reference is the first of these that is available: what a program would call.
@@ -297,7 +302,7 @@ def summarise(
     workload = read_workload(folder)
     devices = (device,) if isinstance(device, str) else tuple(device)
     with hinted(DEVICES):
-        infos = targets.expand(devices)
+        infos = targets.parse_devices(devices)
     reference_backend = backends.parse(backend or _reference(infos[0]))
     require(reference_backend, infos[0])
     basis = Basis(

@@ -43,7 +43,7 @@ def wrong_device(backend: str, kinds: Collection[str], info: DeviceInfo) -> Reas
 
 def not_installed(backend: str, name: str, hint: str) -> Reason:
     """Return the reason that a backend lacks a package; `hint` is how to install it."""
-    return Reason(f"the backend {backend} needs {name}, which is not installed; {hint}")
+    return Reason(f"the backend {backend} needs {name}: not installed; {hint}")
 
 
 def wrong_acc(backend: str, problem: Problem, sums: Collection[str]) -> Reason | None:

@@ -135,11 +135,21 @@ class Flag:
         return option.removeprefix("--").replace("-", "_")
 
 
-def flag(default: Any, usage: str, help: str, *, takes: type | None = None, **more: Any) -> Any:
-    """Return a dataclass field that is also an option; it takes a text of its default's type."""
+def flag(
+    default: Any,
+    usage: str,
+    help: str,
+    *,
+    takes: type | None = None,
+    optional: bool = False,
+    **more: Any,
+) -> Any:
+    """Return a dataclass field that is also an option; it takes a text of its default's type. A
+    field that documents of older versions do not have is `optional`."""
     kind = takes or (list if isinstance(default, tuple) else type(default))
     declared = Flag(usage=usage, help=help, takes=kind, **more)
-    return dataclasses.field(default=default, metadata={"flag": declared})
+    metadata = {"flag": declared, OPTIONAL: True} if optional else {"flag": declared}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def flags(kind: type) -> dict[str, Flag]:

@@ -76,6 +76,7 @@ CODES = {
     "worker-out-of-memory": "the kernel killed the worker: out of memory",
     "worker-killed": "the worker was killed by signal 9",
     "worker-exited": "the worker ended by itself",
+    "worker-not-started": "no worker could be started",
     "no-answer": "the worker did not reply in time",
     # Refusals
     "op-unsupported": "the backend does not have the op",

@@ -50,6 +50,7 @@ from kernelmark.iree.modules import (
     specs_applied,
 )
 from kernelmark.runners.capture import environment
+from kernelmark.runners.targets import find
 from kernelmark.stats.interval import measured_interval
 from kernelmark.stats.paired import Paired, paired_verdict
 from kernelmark.workloads.importers import Overrides, ResultFile, ResultRow, build_run, problem_of
@@ -481,7 +482,7 @@ def result_set(report: Report, label: str = "") -> ResultSet:
     rows = [row for outcome in report.outcomes for row in _result_rows(report, outcome)]
     facts = Overrides(label=label, device=device, arch=report.target, started=time.time())
     file = ResultFile(report.plan.module, facts)
-    file.environment = environment(here, ["iree"])
+    file.environment = environment([find(name)[1] for name in here], ["iree"])
     run = build_run(file, rows, "iree-benchmark-module")
     kernels = {outcome.variant.name: _kernel_info(outcome) for outcome in report.outcomes}
     results = tuple(

@@ -18,6 +18,7 @@ import secrets
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 
@@ -189,31 +190,35 @@ MORE_ROUNDS, _LEAST_RETIMED = 6, 3
 Retime = Callable[[], float]  # times a launch again as the block did; seconds
 
 
-class Replays:
-    """Replays of some sets, each after their inputs were rewritten."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedBlock:
+    """A block that was timed: `evict` the cache before each launch, `timed_s` seconds each."""
 
-    def __init__(
-        self,
-        *,
-        device: Device,
-        checker: Checker,
-        kernel: Launchable,
-        arena: Arena,
-        timer: Timer,
-        threads: int,
-        evict: bool,
-        timed_s: float,
-        alone: int,
-    ) -> None:
+    device: Device
+    checker: Checker
+    kernel: Launchable
+    arena: Arena
+    timer: Timer
+    threads: int
+    evict: bool
+    timed_s: float
+
+
+class Replays:
+    """Replays of some sets, each after their inputs were rewritten. The set `alone` was launched
+    alone before."""
+
+    def __init__(self, block: TimedBlock, alone: int) -> None:
+        device, checker, arena = block.device, block.checker, block.arena
         self._device = device
         self._checker = checker
-        self._kernel = kernel
+        self._kernel = block.kernel
         self._arena = arena
-        self._evict = evict
+        self._evict = block.evict
         # The CPU time of a single thread excludes other processes, which scatter the wall clock.
-        self._by_cpu_time = threads == 1 and not device.enqueues
-        wakes = not device.enqueues and timed_s < _LONG_LAUNCH_S
-        wanted = math.ceil(_REPLAY_S / timed_s) if device.real_time else 1
+        self._by_cpu_time = block.threads == 1 and not device.enqueues
+        wakes = not device.enqueues and block.timed_s < _LONG_LAUNCH_S
+        wanted = math.ceil(_REPLAY_S / block.timed_s) if device.real_time else 1
         fit = max(1, len(arena.sets) - (2 if wakes else 1))
         self.launches = min(wanted, _MOST_LAUNCHES, fit)
         # The set that was launched alone is in the replay: a kernel that computes in every nth
@@ -224,7 +229,7 @@ class Replays:
         self._idle = sets[self.launches - 1 :]
         self._warm = self._idle[:1] if wakes else []
         # Recorded before any input is rewritten, so that nothing computed meanwhile can be correct.
-        self._replay = device.record(kernel.launch, self._order, timer)
+        self._replay = device.record(block.kernel.launch, self._order, block.timer)
         self._elapsed_s: list[float] = []  # of replays on new values
         checker.refresh(arena, [*self._order, *self._idle])
 
@@ -309,22 +314,11 @@ class Replays:
 
 
 class Audit:
-    """The audit of one block, whose launches took `timed_s` each."""
+    """The audit of one block."""
 
-    def __init__(
-        self,
-        *,
-        device: Device,
-        checker: Checker,
-        kernel: Launchable,
-        arena: Arena,
-        timer: Timer,
-        threads: int,
-        evict: bool,
-        timed_s: float,
-    ) -> None:
-        self._device = device
-        self._timed_s = timed_s
+    def __init__(self, block: TimedBlock) -> None:
+        self._device = block.device
+        self._timed_s = block.timed_s
         # Whether launches now take as long as those of the block. Otherwise the device has become
         # slower, or the kernel skips work until it notices the audit.
         self.repeatable = True
@@ -334,19 +328,10 @@ class Audit:
         # The typical difference between launches on different values, as a fraction, if the time
         # depends on them.
         self.data_scatter: float | None = None
-        alone = _draw_single(device, checker, arena, timed_s)
-        self._checks = [single_launches(device, checker, kernel, arena, alone)]
-        self._replays = Replays(
-            device=device,
-            checker=checker,
-            kernel=kernel,
-            arena=arena,
-            timer=timer,
-            threads=threads,
-            evict=evict,
-            timed_s=timed_s,
-            alone=alone[-1],
-        )
+        device, checker, arena = block.device, block.checker, block.arena
+        alone = _draw_single(device, checker, arena, block.timed_s)
+        self._checks = [single_launches(device, checker, block.kernel, arena, alone)]
+        self._replays = Replays(block, alone[-1])
 
     def run(self, retime: Retime) -> PendingCheck:
         """Audit the block. `retime` is called if audited launches seem slow, in case the device has

@@ -61,6 +61,26 @@ def interval_warnings(interval: Interval, target: float | None) -> list[Reason]:
     ]
 
 
+def measurement_warnings(
+    blocks: Sequence[Block],
+    interval: Interval,
+    timing: Timing,
+    *,
+    stop: StopReason,
+    threads: int,
+    fallbacks: int = 0,
+) -> list[Reason]:
+    """Return the warnings of a measurement about its samples, its blocks and its interval."""
+    # If the blocks met the target, do not warn about the spread between processes.
+    target = None if stop is StopReason.PRECISE else timing.target_rel_ci
+    return [
+        *sample_warnings(blocks, timing, fallbacks),
+        *block_warnings(blocks, threads, timing.duty),
+        *interval_warnings(interval, target),
+        *reliability_warnings(blocks, interval, timing.allocations),
+    ]
+
+
 def reliability_warnings(blocks: Sequence[Block], interval: Interval, wanted: int) -> list[Reason]:
     """Warn about fewer than `wanted` blocks, and about blocks that disagree."""
     warnings = []

@@ -22,16 +22,13 @@ from kernelmark.core.result import Block, Check, KernelInfo, Measurement, StopRe
 from kernelmark.core.timing import Cache, Duty, Strain, Timer, Timing
 from kernelmark.devices.base import Device, own_queue
 from kernelmark.measure.audit import FACTOR as AUDIT_FACTOR
-from kernelmark.measure.audit import Audit
+from kernelmark.measure.audit import Audit, TimedBlock
 from kernelmark.measure.blocks import (
     audit_warnings,
     block_seconds,
-    block_warnings,
     data_warnings,
     interval_of,
-    interval_warnings,
-    reliability_warnings,
-    sample_warnings,
+    measurement_warnings,
     stop_reason,
     warmup_warnings,
 )
@@ -323,16 +320,18 @@ class _BlockLoop:
         timing = self._timing
         spread = max(self._spread, CAPPED_SPREAD) if self._is_power_capped() else self._spread
         interval = interval_of(self._blocks, timing, spread)
-        # If the blocks met the target, do not warn about the spread between processes.
-        target = None if stop is StopReason.PRECISE else timing.target_rel_ci
         assert self._warmup is not None
         warnings = [
             *self._plan.warnings,
             *warmup_warnings(self._warmup, timing),
-            *sample_warnings(self._blocks, timing, self._fallbacks),
-            *block_warnings(self._blocks, self._threads, timing.duty),
-            *interval_warnings(interval, target),
-            *reliability_warnings(self._blocks, interval, timing.allocations),
+            *measurement_warnings(
+                self._blocks,
+                interval,
+                timing,
+                stop=stop,
+                threads=self._threads,
+                fallbacks=self._fallbacks,
+            ),
             *audit_warnings(self._blocks, self._audited_s, AUDIT_FACTOR),
             *data_warnings(self._data_scatters),
         ]
@@ -431,7 +430,7 @@ class _BlockLoop:
             timed_s = self._blocks[-1].median_s
             if self._unrepeatable:  # the machine may have become slower since
                 timed_s = max(timed_s, self._retime(block.sampler))
-            audit = Audit(
+            timed = TimedBlock(
                 device=self._device,
                 checker=self._checker,
                 kernel=block.kernel,
@@ -441,6 +440,7 @@ class _BlockLoop:
                 evict=self._timing.cache is not Cache.HOT,
                 timed_s=timed_s,
             )
+            audit = Audit(timed)
             self._checks.append(audit.run(partial(self._retime, block.sampler)))
         if audit.data_scatter is not None:
             self._data_scatters.append(audit.data_scatter)

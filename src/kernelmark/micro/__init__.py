@@ -1,6 +1,7 @@
 """Microbenchmarks: measured peaks of a device, and the roofs that percentages are relative to.
 
     import kernelmark as km
+
     km.micro.cache(device="cuda:0").metric("l1_bytes_per_s")
 
 Every benchmark is a function of this module, with parameters `device`, `mode` (brief, quick, full),
@@ -79,4 +80,4 @@ def __getattr__(name: str) -> Callable[..., Result]:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *registry.names()})
+    return ["registry", *registry.names()]

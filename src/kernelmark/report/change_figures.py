@@ -212,9 +212,11 @@ def trend(past: History) -> Spec:
         for run_id, own in ratios[line].items()
     ]
     drawn = [value["ratio"] for value in values]
-    half = max(_LEAST_RANGE, 1.1 * max(abs(ratio - 1) for ratio in drawn))
+    margin = 0.1 * (max(drawn) - min(drawn))
+    low = max(0.0, min(1 - _LEAST_RANGE, min(drawn) - margin))
+    high = max(1 + _LEAST_RANGE, max(drawn) + margin)
     y: Spec = {"field": "ratio", "type": "quantitative", "title": "time over the usual time"}
-    y["scale"] = {"zero": False, "domain": [1 - half, 1 + half]}
+    y["scale"] = {"zero": False, "domain": [low, high]}
     description = "geometric mean of a suite's kernels by backend; 1 is the median of these runs"
     if left := len(lines) - len(shown):
         description += f"; {counted(left, 'more line')} not shown"

@@ -363,17 +363,20 @@ def lessons(rows: Sequence[ResultRow]) -> list[str]:
     texts = []
     if checked:
         texts.append(f"{right} of {counted(checked, 'checked output')} agree with float64")
-    texts += [ranking] if (ranking := _ranking(_shared_times(rows))) else []
+    ranked = [row for row in rows if row.ranks and not row.sentinel]
+    if rows and not ranked:
+        texts.append("no time is reliable enough to be ranked: measure again on a quieter machine")
+    texts += [ranking] if (ranking := _ranking(_shared_times(ranked))) else []
     shared = sorted(
-        (row for row in rows if row.timed and row.share is not None),
+        (row for row in ranked if row.timed and row.share is not None),
         key=lambda row: row.share.value if row.share else 0.0,
     )
     if len(shared) > 1:
-        ends = [
-            f"{row.backend} with {share_text(row.share)} of its roof, {row.problem}"
+        near, far = (
+            f"{row.problem} by {row.backend}, {share_text(row.share)}"
             for row in (shared[-1], shared[0])
-        ]
-        texts.append(f"nearest to a limit: {ends[0]}; farthest: {ends[1]}")
+        )
+        texts.append(f"nearest to its roof: {near}; furthest: {far}")
     return texts
 
 

@@ -66,7 +66,7 @@ class Column:
     not `several` values. Where a narrow terminal moves the column to lines below its rows, its
     values follow `label` (None: the heading), and the value `usual` is left out. Columns to `keep`
     move only after all others. `page` is the column in the dashboard, as `key:kind`, one of the
-    kinds of web/rendering.py (default: by name and unit); "-" keeps it out.
+    `KINDS` of web/pages/parts.py (default: by name and unit); "-" keeps it out.
     """
 
     name: str

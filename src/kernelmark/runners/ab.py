@@ -7,12 +7,16 @@ for every pair in the first round and reversed in the second (ABBA), so that a d
 affects both sides equally. At preset interim looks, a pair whose verdict is certain enough is
 closed. The looks share one false-alarm probability (`stats.paired.Looks`), and changes are
 discoveries among all pairs, at a controlled false discovery rate (`suite_verdicts`).
+
+A side that fails closes its pair. A failure that a busy machine can cause as well as the kernel,
+such as a timeout, is repeated with both sides by turns: it counts if the other side never has one.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 import os
 import random
 import re
@@ -37,7 +41,7 @@ from kernelmark.runners.events import Waiting
 from kernelmark.runners.execute import join
 from kernelmark.runners.jobs import CompileCase, Failure, MeasureCase, ReadEnvironment
 from kernelmark.runners.local import LocalRunner
-from kernelmark.runners.pool import Limits, OnWait, Pool
+from kernelmark.runners.pool import NOT_STARTED, Limits, OnWait, Pool
 from kernelmark.stats.paired import DELTA, Looks, Paired, suite_verdicts
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*\Z")
@@ -165,6 +169,17 @@ ROUND = Timing(
     allocations=2, max_allocations=2, min_samples=5, max_s=0.1, warmup_s=0.05, target_rel_ci=1.0
 )
 ALARMS = (VerdictStatus.SLOWER, VerdictStatus.BROKEN)
+# Failures of a side, while the other has none, after which they are its own. Each order of the
+# sides occurs, so the other answered before and after one of them.
+ATTEMPTS = 3
+_OF_MACHINES = (Status.TIMEOUT, Status.OUT_OF_MEMORY)
+
+
+def may_be_machine(result: Result) -> bool:
+    """Whether the machine may have caused a failure as well as the kernel: lack of time or memory,
+    a worker that was killed from outside or did not start."""
+    codes = ("worker-killed", NOT_STARTED)
+    return result.status in _OF_MACHINES or result.error.root.code in codes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,6 +300,8 @@ class _OpenPair:
         self.times: tuple[list[float], list[float]] = ([], [])
         self.head_first = False
         self.looked = 0  # rounds at the last look
+        self.doubtful = [0, 0]  # failures of each side that the machine may have caused
+        self.attempt: tuple[Result, Result] | None = None  # the last one that failed so
 
     @property
     def rounds(self) -> int:
@@ -295,15 +312,32 @@ class _OpenPair:
         """Return the seconds of both sides up to the last look."""
         return self.times[0][: self.looked], self.times[1][: self.looked]
 
+    @property
+    def is_measured(self) -> bool:
+        return self.attempt is not None or all(self.parts)
+
+    @property
+    def doubts(self) -> str:
+        """How often each side failed for a reason that the machine may have caused."""
+        texts = [
+            f"{name} {counted(count, 'time')}"
+            for name, count in zip(USUAL_NAMES, self.doubtful, strict=True)
+            if count
+        ]
+        return " and ".join(texts)
+
     def row(self, status: VerdictStatus, reason: Reason, paired: Paired | None = None) -> Row:
+        base, head = self.parts
+        if self.attempt is not None and not all(self.parts):
+            base, head = [self.attempt[0]], [self.attempt[1]]
         return Row(
             pair=self.pair,
             status=status,
             reason=reason,
             base_s=tuple(self.times[0]),
             head_s=tuple(self.times[1]),
-            base=join(self.parts[0]),
-            head=join(self.parts[1]),
+            base=join(base),
+            head=join(head),
             paired=paired,
         )
 
@@ -362,11 +396,9 @@ class Experiment:
             for done, track in enumerate(order, 1):
                 if self._budget.left_s <= 0:
                     return False
-                sides = (1, 0) if track.head_first else (0, 1)
-                results = {
-                    side: self._measure_side(workers[side], track, side, number) for side in sides
-                }
-                row = self._failed(track, results[0], results[1])
+                row = self._measure(workers, track, number)
+                if row is None and track.rounds <= number:  # the budget ended between attempts
+                    return False
                 if row is not None:
                     self._tracks.remove(track)
                 yield Measured(
@@ -406,17 +438,48 @@ class Experiment:
             drawn = self._random.random() < 0.5
             track.head_first = not track.head_first if number % 2 else drawn
 
-    def _measure_side(self, worker: SideWorker, track: _OpenPair, side: int, number: int) -> Result:
-        result = self._judge(worker.measure(track.pair.cases[side], number))
-        track.parts[side].append(result)
-        if result.status is Status.OK and result.measurement is not None:
-            track.times[side].append(result.measurement.median_s)
-        return result
+    def _measure(self, workers: Sequence[SideWorker], track: _OpenPair, number: int) -> Row | None:
+        """Measure both sides of a pair in this round. Return its row if a side fails.
+
+        A failure that the machine may have caused is repeated at once, the other side first."""
+        head_first = track.head_first
+        while True:
+            measured = {
+                side: self._judge(workers[side].measure(track.pair.cases[side], number))
+                for side in ((1, 0) if head_first else (0, 1))
+            }
+            results = measured[0], measured[1]
+            doubtful = [may_be_machine(result) for result in results]
+            if not any(doubtful):
+                track.attempt = None
+                break
+            track.attempt = results
+            for side in (0, 1):
+                track.doubtful[side] += doubtful[side]
+            if max(track.doubtful) >= ATTEMPTS:
+                break
+            if self._budget.left_s <= 0:
+                return None
+            head_first = not head_first
+        for side, result in enumerate(results):
+            track.parts[side].append(result)
+            if result.status is Status.OK and result.measurement is not None:
+                track.times[side].append(result.measurement.median_s)
+        return self._failed(track, *results)
 
     def _failed(self, track: _OpenPair, base: Result, head: Result) -> Row | None:
-        good = [result.status is Status.OK for result in (base, head)]
+        results = (base, head)
+        good = [result.status is Status.OK for result in results]
         if all(good):
             return None
+        doubtful = [may_be_machine(result) for result in results]
+        if any(doubtful) and all(map(operator.or_, good, doubtful)):
+            started = all(result.error.root.code != NOT_STARTED for result in results)
+            if all(track.doubtful) or not started:
+                side = doubtful.index(True)
+                cause = _side_failed(USUAL_NAMES[side], results[side])
+                reason = f"{cause} ({track.doubts}): perhaps the machine is too busy"
+                return track.row(VerdictStatus.UNSURE, Reason(reason))
         if good[0]:
             return track.row(VerdictStatus.BROKEN, _side_failed("head", head))
         if good[1]:
@@ -448,7 +511,15 @@ class Experiment:
         for track, paired in zip(self._family, verdicts, strict=True):
             if track in self._tracks and (paired.decided or rounds == looks.last):
                 self._tracks.remove(track)
-                yield track.row(paired.status, paired.reason, paired)
+                status, reason = paired.status, paired.reason
+                if track.doubtful[1] and status in (VerdictStatus.SAME, VerdictStatus.FASTER):
+                    # A kernel that hangs now and then is not good.
+                    status = VerdictStatus.UNSURE
+                    reason = Reason(
+                        f"{reason}; but attempts failed before ({track.doubts}): perhaps the "
+                        "kernel hangs now and then, or the machine was too busy"
+                    )
+                yield track.row(status, reason, paired)
 
     def open_rows(self) -> list[Row]:
         """Return the rows of the pairs that are still open, with the verdict of their last look."""
@@ -457,9 +528,10 @@ class Experiment:
             if track.looked:
                 paired = self._rule.looks.verdict(*track.looked_times, delta=self._rule.delta)
                 rows.append(track.row(VerdictStatus.UNSURE, paired.reason, paired))
-            elif all(track.parts):
+            elif track.is_measured:
                 reason = Reason(
                     f"stopped after {counted(track.rounds, 'round')}, before the first test"
+                    + (f"; attempts failed: {track.doubts}" if track.doubts else "")
                 )
                 rows.append(track.row(VerdictStatus.UNSURE, reason))
         return rows

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kernelmark import backends as backend_package
-from kernelmark.core.environment import Environment
+from kernelmark import devices as device_kinds
+from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.host.processes import run_git
-from kernelmark.runners.targets import find
 
 # Prefixes of variables that change which code a library runs, or its speed.
 _PREFIXES = (
@@ -41,7 +41,11 @@ _DISTRIBUTION_NAME = re.compile(r"^Name: *(\S+)", re.MULTILINE)
 
 
 def environment(
-    devices: Sequence[str], backends: Sequence[str], *, load: bool = False, repository: str = ""
+    devices: Sequence[DeviceInfo],
+    backends: Sequence[str],
+    *,
+    load: bool = False,
+    repository: str = "",
 ) -> Environment:
     """Return host, devices, versions, commit and variables of this process.
 
@@ -55,7 +59,7 @@ def environment(
         os=_os_text(),
         python=f"{platform.python_implementation()} {platform.python_version()}",
         kernelmark_version=kernelmark_version(),
-        devices=tuple(find(name)[1] for name in devices),
+        devices=tuple(devices),
         libraries=_loaded_versions(backends) if load else _installed_versions(backends),
         variables=variables() if load else _user_variables(devices),
         commit=commit,
@@ -84,23 +88,25 @@ def variables() -> dict[str, str]:
     }
 
 
-def overridden_variables(devices: Sequence[str]) -> dict[str, tuple[str, str]]:
+def overridden_variables(devices: Sequence[DeviceInfo]) -> dict[str, tuple[str, str]]:
     """Return the variables whose value differs in the workers of these devices: (value here, value
     there)."""
-    overridden = {}
-    for name in devices:
-        kind, info = find(name)
-        for variable, value in kind.worker_variables(info.index, 0).items():
-            if os.environ.get(variable, value) != value:
-                overridden[variable] = os.environ[variable], value
-    return overridden
+    return {
+        name: (os.environ[name], value)
+        for name, value in _worker_variables(devices).items()
+        if os.environ.get(name, value) != value
+    }
 
 
-def _user_variables(devices: Sequence[str]) -> dict[str, str]:
+def _user_variables(devices: Sequence[DeviceInfo]) -> dict[str, str]:
     """Return `variables` without those that the workers of these devices get from kernelmark."""
-    targets = (find(name) for name in devices)
-    own = {name for kind, info in targets for name in kind.worker_variables(info.index, 0)}
+    own = _worker_variables(devices)
     return {name: value for name, value in variables().items() if name not in own}
+
+
+def _worker_variables(devices: Sequence[DeviceInfo]) -> dict[str, str]:
+    workers = (device_kinds.registry.get(d.kind).worker_variables(d.index, 0) for d in devices)
+    return {name: value for variables_ in workers for name, value in variables_.items()}
 
 
 def git_state(folder: Path) -> tuple[str, bool]:

@@ -36,15 +36,7 @@ from kernelmark.core.units import duration_text
 from kernelmark.devices.base import Device
 from kernelmark.gpu import rocm
 from kernelmark.host.processes import own_command, run_child
-from kernelmark.measure.blocks import (
-    block_seconds,
-    block_warnings,
-    interval_of,
-    interval_warnings,
-    reliability_warnings,
-    sample_warnings,
-    stop_reason,
-)
+from kernelmark.measure.blocks import block_seconds, interval_of, measurement_warnings, stop_reason
 from kernelmark.measure.sets import Arena, fill_inputs, make_arena
 from kernelmark.runners.protocol import MARK, MARK_KERNEL
 
@@ -332,11 +324,10 @@ def measure_with_tool(
         stop=stop,
         warmup_s=warmup_s * len(blocks),
         timed_s=timed_s,
-        warnings=(
-            *sample_warnings(blocks, timing, 0),
-            *block_warnings(blocks, timing.threads or device.info.units, timing.duty),
-            *interval_warnings(interval, timing.target_rel_ci),
-            *reliability_warnings(blocks, interval, timing.allocations),
+        warnings=tuple(
+            measurement_warnings(
+                blocks, interval, timing, stop=stop, threads=timing.threads or device.info.units
+            )
         ),
         modes=interval.modes,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -207,6 +208,17 @@ def threads_of(case: Case, info: DeviceInfo) -> int:
 def threads_on(timing: Timing, info: DeviceInfo) -> int:
     """Return the number of threads that a worker is started with for a timing."""
     return timing.threads if info.kind in ("cpu", "fake") else 0
+
+
+def compile_jobs(jobs: int | None, infos: Sequence[DeviceInfo]) -> int:
+    """Return how many kernels are compiled at a time. The default is the number of cores, minus one
+    for each GPU that is timed."""
+    if jobs is not None:
+        if jobs < 0:
+            raise UsageError("jobs must not be negative")
+        return jobs
+    cores = len(os.sched_getaffinity(0))
+    return cores if infos[0].kind == "cpu" else max(1, cores - len(infos))
 
 
 def harmless(result: Result) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import os
 import shutil
 import sys
 import time
@@ -47,6 +46,7 @@ from kernelmark.runners.jobs import (
     MeasureCase,
     MeasureInTurns,
     ReadEnvironment,
+    compile_jobs,
     compiles,
     harmless,
     threads_of,
@@ -67,7 +67,7 @@ from kernelmark.runners.pool import (
     kernel_key,
 )
 from kernelmark.runners.process import WorkerSpec
-from kernelmark.runners.targets import check_threads, expand
+from kernelmark.runners.targets import check_threads, parse_devices
 
 # Which cases are measured block by block, by turns, in one process.
 #
@@ -558,30 +558,23 @@ class LocalRunner:
     ) -> None:
         if not all(0 < s < math.inf for s in (timeout_s, compile_timeout_s, start_timeout_s)):
             raise UsageError("a time limit must be a positive number of seconds")
-        if jobs is not None and jobs < 0:
-            raise UsageError("jobs must not be negative")
         if python is not None and shutil.which(python) is None:
             raise UsageError(
                 f"{python!r} is not a program", hint="give the path of a Python interpreter"
             )
-        self.infos = expand(devices)
+        self.infos = parse_devices(devices)
         self.limits = Limits(
             timeout_s=timeout_s,
             compile_timeout_s=compile_timeout_s,
             start_timeout_s=start_timeout_s,
         )
-        self.jobs = self._default_jobs() if jobs is None else jobs
+        self.jobs = compile_jobs(jobs, self.infos)
         self.interleave: Interleave = interleave
         self.python = python or sys.executable
         self.variables = FrozenDict(variables or {})
         self.folder = folder
         self.memory_bytes = memory_bytes
         self._workers = workers
-
-    def _default_jobs(self) -> int:
-        """Return the number of cores, minus one for each GPU that is timed."""
-        cores = len(os.sched_getaffinity(0))
-        return cores if self.infos[0].kind == "cpu" else max(1, cores - len(self.infos))
 
     def pool(self, jobs: int = 0, *, keeps_spoiled: bool = False) -> Pool:
         """Return a pool with a slot for each device and `jobs` compile slots. No worker is started

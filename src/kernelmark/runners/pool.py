@@ -32,6 +32,7 @@ OnWait = Callable[[str], object]  # called with the process that holds the devic
 
 # A device on which this many workers in a row fail to start is given up.
 START_ATTEMPTS = 3
+NOT_STARTED = "worker-not-started"
 _IDS = itertools.count(1)
 # A worker ends a profiler that takes too long, and then still has to send its result.
 _PROFILER_GRACE_S = 30.0
@@ -366,7 +367,7 @@ class Pool:
         slot._id = 0
         slot._failed_starts += 1
         if slot._failed_starts >= START_ATTEMPTS:
-            slot.lost = Reason(shorten(error))
+            slot.lost = Reason(shorten(error), NOT_STARTED)
         self._outcomes.append(Returned(slot=slot, job=job, lost=slot.lost))
 
     def _finish(self, slot: Slot, job: Job[R], value: R) -> None:

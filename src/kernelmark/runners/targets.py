@@ -48,7 +48,7 @@ def check_threads(info: DeviceInfo, threads: int) -> None:
         )
 
 
-def expand(names: Sequence[str]) -> list[DeviceInfo]:
+def parse_devices(names: Sequence[str]) -> list[DeviceInfo]:
     """Return every device of `names` once, in order.
 
     The devices share a run's cases, so they must be of one kind and architecture. `all` is every

@@ -7,7 +7,7 @@ standard output carries messages only, and prints go to standard error.
 A kernel that replaced a clock or a function of kernelmark in this process is detected.
 
 This finds what a file does by assignment. Native code, or a file that restores what it replaced,
-can do anything to the process that it runs in: docs/measuring.md lists the limits.
+can do anything to the process that it runs in: docs/checks.md lists the limits.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Server:
             from kernelmark.runners.capture import environment
 
             names = [str(name) for name in request.get("backends", ())]
-            document = codec.to_document(environment([self.device], names, load=True))
+            document = codec.to_document(environment([self.info], names, load=True))
             self.send("reply", environment=document)
         elif request["kind"] == "call":
             module, _, function = str(request["function"]).partition(":")

@@ -336,6 +336,7 @@ def _unpack_check(skeleton: Skeleton, floats: _Floats) -> Check:
 
 _SEALED = 2  # first byte of a sealed detail; that of a packed result is 1
 _SEAL_HEAD = struct.Struct("<BI")
+SEAL_BYTES = _SEAL_HEAD.size
 _NUMBERS = struct.Struct("<5d")
 
 

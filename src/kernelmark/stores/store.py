@@ -51,6 +51,7 @@ from kernelmark.stores.engine import (
     runs,
     tokens,
 )
+from kernelmark.stores.packing import SEAL_BYTES
 from kernelmark.stores.reading import CaseSelection, Selection
 from kernelmark.stores.roofs import newest, recorded
 from kernelmark.stores.writing import clean
@@ -566,14 +567,23 @@ class Store:
         return set(self.checksums(run_id))
 
     def checksums(self, run_id: str) -> dict[writing.Position, int | None]:
-        """Return the checksum of every result of a run; None if an older version stored it."""
-        columns = (results.c.device, results.c.process, results.c.checksum)
+        """Return the checksum of every result of a run, as `writing.checksum_of` does; None if an
+        older version stored it."""
+        head = func.substr(results.c.detail, 1, SEAL_BYTES)
+        columns = (results.c.device, results.c.process, results.c.checksum, head)
         query = (
             select(cases.c.id, *columns)
             .join(cases, cases.c.no == results.c.case_no)
             .where(results.c.run_no == self._number(run_id))
         )
-        return self._read(lambda c: {(i, d, p): checksum for i, d, p, checksum in c.execute(query)})
+        return self._read(
+            lambda c: {
+                (case_id, device, process): None
+                if columns is None
+                else writing.joint(columns, seal)
+                for case_id, device, process, columns, seal in c.execute(query)
+            }
+        )
 
     # History
 

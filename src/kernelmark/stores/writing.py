@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import StatisticsError
 from typing import Any
@@ -19,7 +20,7 @@ from kernelmark.core.reason import TEXT, reason_document
 from kernelmark.core.result import Block, Case, Measurement, Result, ResultSet, Run, config_key
 from kernelmark.core.timing import Timing
 from kernelmark.stores.engine import cases, environments, problems, results, runs, timings
-from kernelmark.stores.packing import checksum_result, pack, seal
+from kernelmark.stores.packing import SEAL_BYTES, checksum_result, pack, seal
 from kernelmark.stores.reading import Decoder, checksum_run, results_query
 
 BATCH = 4000  # results in one transaction: long enough to be fast, short enough to share
@@ -227,8 +228,14 @@ def lookup(
 
 
 def checksum_of(run_id: str, result: Result) -> int:
-    """Return the column `checksum` of a result."""
-    return int(_row(result, (0, run_id), (0, 0, ""), 0)[-1])
+    """Return the checksum of everything in a result: of its columns, and of the packed rest."""
+    row = _row(result, (0, run_id), (0, 0, compact(result.case.timing)), 0)
+    return joint(row[-1], row[_COLUMNS.index("detail")][:SEAL_BYTES])
+
+
+def joint(columns: int, seal: bytes) -> int:
+    """Return the checksum of a row with this column `checksum`, and `detail` with this seal."""
+    return zlib.crc32(seal, columns)
 
 
 def is_same(stored: Result, new: Result) -> bool:

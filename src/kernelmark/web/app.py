@@ -304,13 +304,14 @@ def create_app(
             json_path,
             name=f"{name}_json",
             openapi_extra={"parameters": [*parts, *described]},
-            responses=_ERRORS,
+            responses=_responses("json"),
         )(twin)
         app.get(
             view.path,
             name=name,
             openapi_extra={"parameters": [*parts, *described, _described(_FORMAT)]},
-            responses=_ERRORS,
+            response_class=Response,  # else JSON would be one of its types
+            responses=_responses(*FORMATS),
         )(page)
 
     for name, view in VIEWS.items():
@@ -409,10 +410,16 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
+def _responses(*forms: str) -> dict[int | str, dict[str, Any]]:
+    content: dict[str, Any] = {_TYPES[form].partition(";")[0]: {} for form in forms}
+    return {200: {"description": "The page", "content": content}, **_ERRORS}
+
+
 def _described(field: Field) -> dict[str, Any]:
     kind: dict[str, Any] = {"type": "string", "maxLength": _LONGEST}
     if field.choices:
-        kind = {"type": "string", "enum": list(field.choices)}
+        # A form sends an empty value for what was not chosen.
+        kind = {"type": "string", "enum": ["", *filter(None, field.choices)]}
     if field.whole:
         kind = {"type": "integer", "minimum": 0, "maximum": _MOST_OFFSET}
     return {"name": field.name, "in": "query", "description": field.help, "schema": kind}

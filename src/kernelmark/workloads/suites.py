@@ -216,12 +216,12 @@ def _at(where: str) -> Iterator[None]:
 def items(table: Table, dtypes: Sequence[str], where: str) -> Iterator[Item]:
     """Yield the problems of a group in order; `dtypes` is the default, `where` begins errors."""
     kinds = {"model": _derived, "generator": _drawn, "op": _listed}
-    expand = next((kinds[key] for key in kinds if key in table), None)
-    if expand is None:
+    kind = next((key for key in kinds if key in table), None)
+    if kind is None:
         raise GroupError(
             f"{where}: field 'op' is missing", hint="write op = 'gemm', or model = '…'"
         )
-    yield from expand(table, dtypes, where)
+    yield from kinds[kind](table, dtypes, where)
 
 
 def _without_dtype(table: Table) -> Table:

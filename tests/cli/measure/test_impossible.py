@@ -114,7 +114,7 @@ def test_ab_and_tune_use_the_roofs_of_the_store(kmark, dram, tmp_path, monkeypat
         store.add_roofs([slower], host=platform.node())
     monkeypatch.setenv("KERNELMARK_FAKE_SCRIPT", '{"cache_bytes": 4096}')
     folder = make_folder(tmp_path / "t", fake_plans(1, evaluations=4))
-    ended = kmark("tune", "run", str(folder.path), "--timeout", "10", "--jobs", "0")
+    ended = kmark("tune", "run", str(folder.path), "--timeout", "120", "--jobs", "0")
     assert ended.code == 3
     (path,) = folder.trials.glob("*.jsonl")
     timed = [trial for trial in journal.read_journal(path)[1] if trial.seconds is not None]

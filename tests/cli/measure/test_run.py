@@ -117,7 +117,10 @@ def test_unsupported_beside_what_was_measured_is_no_failure(kmark):
         ("-p", "gemm m=8 n=8 k=8 dtype=bf16"),
         ("-p", "gemm m=8 n=8 k=8 dtype=f32", "--timer", "graph"),
         ("-s", "sentinels", "--limit", "1", "--timer", "graph"),
-        ("-s", "smoke", "-o", "gemm", "--limit", "1", "--dtype", "bf16"),
+        pytest.param(
+            ("-s", "smoke", "-o", "gemm", "--limit", "1", "--dtype", "bf16"),
+            marks=pytest.mark.slow,  # measures the canaries
+        ),
     ],
 )
 def test_nothing_but_unsupported_is_nothing_measured(kmark, words):

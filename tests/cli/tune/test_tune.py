@@ -409,7 +409,7 @@ def test_a_folder_is_of_one_backend_and_architecture(kmark, refused, folder):
     before = (folder / "plans" / "SSS_NN_1.toml").read_text()
     words = ("tune", "plan", str(folder), "-b", "numpy", "--force")
     refused(*words, planned="fake", backend="numpy")
-    words = ("--timeout", "10", "--jobs", "1", "--only", "SSS_NN_1", "-q")
+    words = ("--timeout", "120", "--jobs", "1", "--only", "SSS_NN_1", "-q")
     assert kmark("tune", "run", str(folder), *words).code in (0, 3)
     words = ("tune", "plan", str(folder), "-b", "fake", "-d", "cpu", "--force")
     ended = refused(*words, backend="fake", planned="fake")

@@ -12,7 +12,7 @@ from kernelmark.tune.folder import TuningFolder
 from kernelmark_dev.tuning import fake_plans, make_folder
 
 FIRST, SECOND = "SSS_NN_0", "SSS_NN_1"
-WORDS = ("--timeout", "10", "--jobs", "0")
+WORDS = ("--timeout", "120", "--jobs", "0")
 EDITS = {
     "seed": ("seed = 1 ", "seed = 2 "),
     "space": ("\n[space]\n", "\n[space]\nwarps = [1, 2, 4]\n"),
@@ -25,7 +25,7 @@ def tuned_once(tmp_path_factory):
     folder = make_folder(place / "t", fake_plans(2, evaluations=8))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KERNELMARK_CACHE", str(place / "cache"))
-        done = tuning.run(folder.path, timeout_s=10, jobs=0)
+        done = tuning.run(folder.path, timeout_s=120, jobs=0)
     assert [outcome.kept for outcome in done.outcomes] == [True, True]
     return folder
 

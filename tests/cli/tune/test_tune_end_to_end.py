@@ -36,7 +36,7 @@ def test_from_a_log_to_winners(kmark, tmp_path):
     names = folder.names()
     assert 3 <= len(names) <= 16
 
-    ended = kmark("tune", "run", str(place), "--timeout", "10", "-q")
+    ended = kmark("tune", "run", str(place), "--timeout", "120", "-q")
     assert ended.code in (0, 3), ended.err
     outcomes = results.read(folder)
     assert [outcome.name for outcome in outcomes] == names

@@ -21,7 +21,7 @@ from kernelmark_dev.tuning import fake_plans, make_folder
 
 # Some candidates of the fake space hang, and all others take milliseconds.
 # Without --jobs 0, a run would start a worker more to compile ahead.
-WORDS = ("--timeout", "10", "--jobs", "0")
+WORDS = ("--timeout", "120", "--jobs", "0")
 
 
 @pytest.fixture

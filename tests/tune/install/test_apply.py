@@ -16,6 +16,8 @@ from kernelmark.tune.plans import Acceptance
 from kernelmark.tune.results import Choice
 from kernelmark_dev.tuning import make_outcome
 
+pytestmark = pytest.mark.usefixtures("workers_here")
+
 emitter = registry.get("python")
 QUICK = Acceptance(rounds=6, neighbours=0, min_gain_us=0.1)
 

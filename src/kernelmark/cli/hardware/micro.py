@@ -566,7 +566,7 @@ def roofs(
         raise UsageError("--no-store cannot be combined with --stored")
     names = o.comma_list(devices) or ("cpu",)
     absent = stored and all(map(_is_absent_gpu, names))
-    infos = [] if absent else targets.expand(names)
+    infos = [] if absent else targets.parse_devices(names)
     for info in infos:
         targets.check_threads(info, threads)
     results: list[DeviceCeilings]

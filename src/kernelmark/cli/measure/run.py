@@ -140,10 +140,10 @@ def put_preview(
     cases = [case for case in plan.cases if case.id not in done]
     if not cases:
         raise NothingToDo("there is nothing left to run")
-    put_table(_plan_table(cases))
-    refused = _refused(cases, plan.devices[0])
+    table, refused = _plan_table(cases), _refused(cases, plan.devices[0])
     possible = [case for case in cases if case.id not in refused]
     low_s, high_s = _expected_s(plan.devices, possible, jobs)
+    put_table(table)
     where = ", ".join(info.name for info in plan.devices)
     duration = about_text(roofs_s + low_s, roofs_s + high_s)
     say(f"{counted(len(cases), 'case')} on {where}, {duration}")
@@ -158,11 +158,10 @@ def _expected_s(
 ) -> tuple[float, float]:
     """Return the likely range of the seconds of the command, without measuring roofs."""
     from kernelmark.runners.forecast import estimate_run_s
-    from kernelmark.runners.jobs import compiles
-    from kernelmark.runners.local import LocalRunner
+    from kernelmark.runners.jobs import compile_jobs, compiles
     from kernelmark.runners.pool import kernel_key
 
-    workers = LocalRunner([info.name for info in infos], jobs=jobs).jobs
+    workers = compile_jobs(jobs, infos)
     kernels = {kernel_key(case): case for case in cases if compiles(case.backend)}
     ahead = Counter(case.backend for case in kernels.values() if len(kernels) > 1 and workers)
     return estimate_run_s(cases, infos, kernels=ahead, jobs=workers)

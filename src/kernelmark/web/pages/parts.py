@@ -53,30 +53,55 @@ TABLE_FIELDS = (
 )
 
 
+# Of a column: what its cells are drawn as (web/rendering.py).
+KINDS = (
+    *("text", "name", "code", "state", "spark", "date", "right"),
+    *("time", "duration", "number", "count", "value", "change", "interval", "ratio"),
+    *("share", "width"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PageColumn:
+    """A column of a table section."""
+
+    key: str
+    kind: str = "text"
+    title: str = ""  # default: the key
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"column {self.key} has the unknown kind {self.kind!r}")
+
+    @classmethod
+    def parse(cls, text: str) -> PageColumn:
+        """Parse `key`, `key:kind` or `key:kind:title`."""
+        key, kind, title = f"{text}::".split(":")[:3]
+        return cls(key, kind or "text", title)
+
+
 def table(
-    columns: Sequence[str],
+    columns: Sequence[str | PageColumn],
     rows: Sequence[Any],
     *,
     title: str = "",
     empty: str = "Nothing here",
     sortable: bool = True,
 ) -> Section:
-    """Return a table section; columns are `key`, `key:kind` or `key:kind:title`, "" is skipped."""
-    rendered = []
-    for key, kind, name in (f"{column}::".split(":")[:3] for column in columns if column):
-        rendered.append({"key": key, "title": name or key, "kind": kind or "text"})
+    """Return a table section; a column may be the text of one, and "" is skipped."""
+    parsed = [PageColumn.parse(c) if isinstance(c, str) else c for c in columns if c]
     return {
         "title": title,
-        "columns": rendered,
+        "columns": [{"key": c.key, "title": c.title or c.key, "kind": c.kind} for c in parsed],
         "rows": list(rows),
         "empty": empty,
         "sortable": sortable,
     }
 
 
-def page_columns(columns: Iterable[Column], rows: Sequence[Any]) -> list[str]:
+def page_columns(columns: Iterable[Column], rows: Sequence[Any]) -> list[PageColumn]:
     """Return the declared columns that the dashboard shows, for `table`; states come first."""
-    specs = []
+    shown = []
     for column in columns:
         if not column.heading or column.page == "-":
             continue
@@ -85,8 +110,8 @@ def page_columns(columns: Iterable[Column], rows: Sequence[Any]) -> list[str]:
             if len(values) < (2 if column.show == "several" else 1):
                 continue
         key, kind = _key_and_kind(column)
-        specs.append(f"{key}:{kind}:{column.heading}")
-    return sorted(specs, key=lambda spec: ":state:" not in spec)
+        shown.append(PageColumn(key, kind, column.heading))
+    return sorted(shown, key=lambda column: column.kind != "state")
 
 
 def page_values(columns: Iterable[Column], row: Any) -> Values:
@@ -112,7 +137,7 @@ def _key_and_kind(column: Column) -> tuple[str, str]:
 def text_table(of: Table) -> Section:
     """Return a section with the text cells of a table."""
     keys = [column.name for column in of.columns]
-    columns = [f"{c.name}:{'right' if c.align == 'right' else 'text'}" for c in of.columns]
+    columns = [PageColumn(c.name, "right" if c.align == "right" else "text") for c in of.columns]
     rows = [dict(zip(keys, row, strict=True)) for row in of.rows]
     return table(columns, rows, title=of.title, sortable=False)
 

@@ -202,9 +202,9 @@ def _rows_table(rows: Sequence[ResultRow], title: str = "") -> Section:
     columns = parts.page_columns(COLUMNS, rows)
     if any(row.result.metrics for row in rows):
         if not any(row.measurement for row in rows):
-            columns = [column for column in columns if column.partition(":")[0] not in _TIMES]
-        at = next((i for i, c in enumerate(columns) if c.startswith(_TIMES[0])), len(columns))
-        columns[at:at] = ["metric", "value:value"]
+            columns = [column for column in columns if column.key not in _TIMES]
+        at = next((i for i, c in enumerate(columns) if c.key == _TIMES[0]), len(columns))
+        columns[at:at] = [parts.PageColumn("metric"), parts.PageColumn("value", "value")]
     return table(columns, rows, title=title, empty="No result matches")
 
 

@@ -395,7 +395,7 @@ def test_a_tuning_run_over_several_m_becomes_one_moe_file(w, tmp_path, monkeypat
         )
         for m in (1, 4, 16)
     ]
-    driver = Driver(plans, LocalRunner(["fake"], timeout_s=10, jobs=1), tmp_path / "trials")
+    driver = Driver(plans, LocalRunner(["fake"], timeout_s=120, jobs=1), tmp_path / "trials")
     driver.run()
     tuned = {}
     for plan in plans:

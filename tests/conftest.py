@@ -6,6 +6,7 @@ import ctypes
 import functools
 import gc
 import importlib.util
+import itertools
 import os
 import shutil
 import signal
@@ -311,8 +312,8 @@ def rocm_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in others:  # one library, so that they share memory and streams
         (folder / "lib" / name).symlink_to(hip)
     header = b"\x7fELF\2\1\1" + bytes(11) + (224).to_bytes(2, "little") + bytes(44)
-    for name in ("device.cu", "project.cu"):
-        pack.add(folder / "pack", rtc.cache_key(source(name), "gfx90a", ()), "gfx90a", header)
+    for name, arch in itertools.product(("device.cu", "project.cu"), ("gfx90a", "gfx942")):
+        pack.add(folder / "pack", rtc.cache_key(source(name), arch, ()), arch, header)
     return folder
 
 
@@ -326,6 +327,7 @@ def rocm(rocm_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ctypes.
     library = ctypes.CDLL(str(rocm_folder / "model.so"))
     caches = (
         *(drivers.driver, hipblaslt._shared_object, hipblaslt.library, hipblaslt.solutions),
+        hipblaslt.library_of,
         *(rocblas._shared_object, rocblas.solutions, rocblas._names_of, rocblas._numbers),
     )
     for one in caches:

@@ -18,7 +18,7 @@ typedef void *P;
 #ifdef HIP
 #define API(cuda, hip) int hip
 #define MACHINE 224
-#define ARCH "gfx90a:sramecc+:xnack-"
+#define ARCH "gfx90a"  // unless $FAKE_ARCH names another one
 #else
 #define API(cuda, hip) int cuda
 #define MACHINE 190
@@ -488,7 +488,7 @@ API(, hipGetDevicePropertiesR0600)(char *out, int d) {
   ENTER;
   memset(out, 0, 1472);
   snprintf(out, 256, "Fake GPU %d", d);
-  snprintf(out + 1160, 256, "%s", ARCH);
+  snprintf(out + 1160, 256, "%s:sramecc+:xnack-", getenv("FAKE_ARCH") ? getenv("FAKE_ARCH") : ARCH);
   return OK;
 }
 API(, hipDeviceEnablePeerAccess)(int peer, unsigned flags) {

@@ -103,6 +103,8 @@ def _measure(fn: Callable[[], Any], timing: Timing, grads: Sequence[Any]) -> Res
         arguments=(),
         specs={},
         output=TensorSpec(name=OUTPUT, shape=(1,), dtype="f32", role="out"),
+        output_nbytes=ready.nbytes,
+        is_copied=True,
         out_at=None,
         parts=(),
         form=form,

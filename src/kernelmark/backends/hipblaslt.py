@@ -12,8 +12,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from kernelmark.backends import _lt, _rules
 from kernelmark.backends.base import Backend, Kernel
@@ -26,11 +29,13 @@ from kernelmark.core.result import Config, KernelInfo, Space
 from kernelmark.devices.base import ArgumentSet, Device
 from kernelmark.gpu import driver as drivers
 from kernelmark.gpu import rocm
+from kernelmark.gpu.library import path_of
 
 LIBRARIES = ("libhipblaslt.so.1", "libhipblaslt.so.0", "libhipblaslt.so")
 # More than any build has for one type of GEMM; hipblaslt-bench requests as many.
 EVERY_SOLUTION = 65536
 SOLUTION_NAME = "_ZN13hipblaslt_ext23getSolutionNameFromAlgoB5cxx11EPvR22_hipblasLtMatmulAlgo_t"
+FOLDER_VARIABLE = "HIPBLASLT_TENSILE_LIBPATH"
 _DELETE = "_ZdlPv"  # operator delete(void*)
 _REVISION_BYTES = 128
 
@@ -119,6 +124,27 @@ def library(index: int) -> _lt.LtLibrary:
         )
     drivers.driver("hip").use(index)
     return _lt.LtLibrary(TABLE, shared_object)
+
+
+@functools.cache
+def library_of(index: int, folder: str) -> _lt.LtLibrary:
+    """Return the library with the kernels of a folder that TensileCreateLibrary made, and a handle
+    on the device `index`.
+
+    The library reads that folder once, so this is a copy of it, which shares nothing with the first
+    but the HIP runtime: its calls are on the same streams."""
+    if (path := path_of(library(index).shared, f"{TABLE.prefix}Create")) is None:
+        raise UsageError(_not_found())
+    copied = Path(folder) / f"{path.stem}-copy.so"
+    shutil.copy(path, copied)
+    before = os.environ.get(FOLDER_VARIABLE)
+    os.environ[FOLDER_VARIABLE] = folder
+    try:
+        return _lt.LtLibrary(TABLE, ctypes.CDLL(str(copied)))
+    finally:
+        os.environ.pop(FOLDER_VARIABLE)
+        if before is not None:
+            os.environ[FOLDER_VARIABLE] = before
 
 
 def _not_found() -> Reason:

@@ -12,7 +12,7 @@ import itertools
 import json
 import math
 import statistics
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -610,13 +610,18 @@ class Space:
 
     `parts` make a large space fast to enumerate: every legal combination takes its values from one
     part, for example all sizes 0 or none. Other combinations are not enumerated, and `forbids` must
-    refuse them. A parameter that a part does not name keeps all its values there."""
+    refuse them. A parameter that a part does not name keeps all its values there.
+
+    `check` is for a space too large to enumerate, whose rules another program knows: it returns the
+    reasons of many combinations at once, "" for a legal one. It gets only combinations that
+    `forbids` allows."""
 
     parameters: Mapping[str, tuple[ConfigValue, ...]]
     default: Config = field(default_factory=FrozenDict)
     forbids: Callable[[Config], str | None] = _anything
     seeds: tuple[Config, ...] = ()
     parts: tuple[Mapping[str, tuple[ConfigValue, ...]], ...] = ()
+    check: Callable[[Sequence[Config]], Sequence[str]] | None = None
 
     @property
     def products(self) -> list[list[tuple[ConfigValue, ...]]]:

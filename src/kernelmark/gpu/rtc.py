@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,35 +94,50 @@ class Clang:
         self, source: str, arch: str, name: str, options: tuple[str, ...] = ()
     ) -> tuple[bytes, str]:
         """Return the code object of `source` and the log."""
+        flags = (*_CLANG_FLAGS, f"--offload-arch={arch}", "-include", str(_PRELUDE), *options)
+        code, log = self._run(source, name, flags)
+        if code is None:
+            raise CompileError(*self._refused(log, source, arch, name))
+        return code, log
+
+    def assemble(self, source: str, arch: str) -> bytes:
+        """Return the code object of a kernel in assembly."""
+        # Metadata 1.1 is that of code-object version 4, 1.2 that of 5.
+        minor = re.search(r"amdhsa\.version:\s*- 1\s*- (\d)", source)
+        version = f"-mcode-object-version={3 + int(minor[1]) if minor else 4}"
+        flags = ("-x", "assembler", "--target=amdgcn-amd-amdhsa", f"-mcpu={arch}", version)
+        code, log = self._run(source, "kernel.s", flags)
+        if code is None:
+            raise CompileError(*self._refused(log, source, arch, "kernel.s"))
+        return code
+
+    def _run(self, source: str, name: str, flags: Sequence[str]) -> tuple[bytes | None, str]:
+        """Return what clang makes of a file, None if it fails, and its log."""
         with tempfile.TemporaryDirectory(prefix="kernelmark-") as folder:
             Path(folder, name).write_text(source, encoding="utf-8")
             command = [
                 *(self.path, *filter(None, [self.word])),
-                *self._linker(folder),
-                *(*_CLANG_FLAGS, f"--offload-arch={arch}", "-include", str(_PRELUDE)),
-                *(*options, name, "-o", "out.bin"),
+                *(*self._linker(folder), *flags, name, "-o", "out.bin"),
             ]
             try:
                 done = run_child(command, cwd=folder, timeout_s=_CLANG_SECONDS)
             except (OSError, subprocess.TimeoutExpired) as error:
                 raise CompileError(f"{self.path} did not run to its end: {error}") from None
-            log = done.stderr.decode(errors="replace").strip()
             out = Path(folder, "out.bin")
-            if done.returncode or not out.is_file():
-                raise CompileError(*self._refused(log, source, arch, name))
-            return out.read_bytes(), log
+            good = not done.returncode and out.is_file()
+            log = done.stderr.decode(errors="replace").strip()
+            return out.read_bytes() if good else None, log
 
     def _linker(self, folder: str) -> tuple[str, ...]:
         """Return the flags with which clang uses the lld inside the same executable."""
         if not self.linker_word:
             return ()
-        script = Path(folder, "lld")
-        # clang runs: lld -flavor gnu …
-        script.write_text(
-            f'#!/bin/sh\nshift 2\nexec {shlex.quote(self.path)} {self.linker_word} "$@"\n',
-            encoding="utf-8",
-        )
-        script.chmod(0o755)
+        # clang runs `lld -flavor gnu …` for HIP, and `ld.lld …` for assembly.
+        for name, skipped in (("lld", "shift 2\n"), ("ld.lld", "")):
+            script = Path(folder, name)
+            run = f'exec {shlex.quote(self.path)} {self.linker_word} "$@"\n'
+            script.write_text(f"#!/bin/sh\n{skipped}{run}", encoding="utf-8")
+            script.chmod(0o755)
         return ("-B", folder)
 
     def _refused(self, log: str, source: str, arch: str, name: str) -> tuple[Reason, str | None]:

@@ -35,6 +35,7 @@ from kernelmark.stats.paired import least_rounds
 from kernelmark.tune import strategies
 from kernelmark.tune.folder import FolderState, TuningFolder, unreadable, write_whole
 from kernelmark.tune.folder import digest as text_digest
+from kernelmark.tune.strategies.base import Points
 from kernelmark.tune.summary import Cost, Summary, counted, counts, summary
 from kernelmark.workloads.workload import Workload
 
@@ -198,12 +199,19 @@ def narrowed(
         own_values = [_own(value, parameters[name], file, f"space.{name}") for value in values]
         parameters[name] = tuple(dict.fromkeys(own_values))
     narrow = dataclasses.replace(space, parameters=FrozenDict(parameters))
-    if next(iter(narrow), None) is None:
+    if is_empty(narrow):
         raise UsageError(
             f"{file}: space: every combination of these values is forbidden",
             hint="allow more values of a parameter",
         )
     return narrow
+
+
+def is_empty(space: Space) -> bool:
+    """Return whether no combination of a space is legal."""
+    if space.check is not None:  # too large to enumerate
+        return not len(Points.of(space, limit=1))
+    return next(iter(space), None) is None
 
 
 def _own(value: ConfigValue, legal: tuple[ConfigValue, ...], file: str, key: str) -> ConfigValue:
@@ -790,13 +798,16 @@ def _listed_space(
     try:
         space = backend.space(problem, info)
     except KernelmarkError as error:
-        if _is_present(info) or backends.is_file(backend.name):
-            return None, prefixed(error.message, f"{backend.name}: ")
+        # A backend that compiles ahead lists its candidates without the GPU.
+        ahead = type(backend).compile is not Backend.compile
+        if _is_present(info) or ahead or backends.is_file(backend.name):
+            reason = prefixed(error.message, f"{backend.name}: ")
+            return None, suffixed(reason, f"; {error.hint}" if error.hint else "")
         return None, Reason(
             f"{backend.name} cannot list its candidates here ({error.message}):"
             " plan it on the machine with the GPU"
         )
-    if space is None or next(iter(space), None) is None:
+    if space is None or is_empty(space):
         reason = Reason(
             f"{backend.name} has nothing to tune for it on {info.arch}",
             "nothing-to-tune",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -90,6 +92,24 @@ RetryCandidates = Annotated[
 Timeout = Annotated[
     float, o.option("--timeout S", o.RUNNING, help="Limit the seconds per candidate.")
 ]
+TensileLite = Annotated[
+    str | None,
+    o.option(
+        "--tensilelite DIR",
+        o.RUNNING,
+        help="Generate kernels with this checkout of hipBLASLt or rocm-libraries. Default: "
+        "$KERNELMARK_TENSILELITE.",
+    ),
+]
+
+
+def use_tensilelite(folder: str | None) -> None:
+    """Pass a checkout on to the backend and to its workers."""
+    if folder is not None:
+        from kernelmark.backends.tensilelite import checkout
+
+        os.environ[checkout.VARIABLE] = str(Path(folder).expanduser().absolute())
+        checkout.the_checkout()
 
 
 def check(
@@ -99,6 +119,7 @@ def check(
     candidates: Candidates = 16,
     jobs: Cores = None,
     timeout: CompileTimeout = 180.0,
+    tensilelite: TensileLite = None,
     outputs: o.Outputs,
     quiet: o.Quiet = False,
 ) -> int:
@@ -110,6 +131,8 @@ def check(
     """
     from kernelmark.api import tuning
     from kernelmark.tune.evaluate import CheckVerdict
+
+    use_tensilelite(tensilelite)
 
     checks = []
     for plan_check in tuning.check(
@@ -148,6 +171,7 @@ def run(
     minutes: MinutesInAll = 0.0,
     timeout: Timeout = 30.0,
     retry_failed: RetryCandidates = False,
+    tensilelite: TensileLite = None,
     store: o.StorePlace = None,
     outputs: o.Outputs,
     quiet: o.Quiet = False,
@@ -161,6 +185,7 @@ def run(
     from kernelmark.api import tuning
     from kernelmark.cli.tune.tune_progress import reporter
 
+    use_tensilelite(tensilelite)
     with _for_roofs(store) as opened, reporter(quiet=quiet) as on_event:
         done = tuning.run(
             folder,
@@ -528,6 +553,7 @@ def plan(
     min_ratio: MinRatio = 1.03,
     min_gain_us: MinGain = 0.5,
     force: Force = False,
+    tensilelite: TensileLite = None,
     every: Every = False,
     outputs: o.Outputs,
     quiet: o.Quiet = False,
@@ -544,6 +570,7 @@ def plan(
     from kernelmark.report import tuning as report
     from kernelmark.tune.plans import Acceptance, Budget
 
+    use_tensilelite(tensilelite)
     done = tuning.plan(
         folder,
         backend=backend,

@@ -2,7 +2,8 @@
 space as one numbered list.
 
 Strategies work on the numbers. As the whole list is in memory, every proposal is legal and
-distinct, and neighbours are exact.
+distinct, and neighbours are exact. Only the list of a space with a `check` is a sample, which grows
+with the legal points that a search adopts.
 """
 
 from __future__ import annotations
@@ -22,6 +23,12 @@ Codes = NDArray[np.integer]
 Numbers = NDArray[np.int64]
 
 TRIES = 5  # combinations checked per point of the limit
+# Points of a space whose legality another program decides, some milliseconds each. A search can add
+# more.
+CHECKED = 256
+_DRAWN_ANEW = (
+    0.12  # of the parameters of a legal point, so that about a third of the copies are legal
+)
 
 
 class Points:
@@ -39,16 +46,22 @@ class Points:
         self.codes: Codes = np.ascontiguousarray(
             codes, np.int16 if longest <= np.iinfo(np.int16).max else np.int32
         )
+        self._space: Space | None = None  # only if legal points can be adopted
 
     @classmethod
     def of(cls, space: Space, *, limit: int = 200_000, seed: int = 1) -> Points:
         """Return all legal points of `space`, in the space's order. If there are more than `limit`,
-        return a random sample that includes the default, its neighbours and the seeds."""
+        return a random sample that includes the default, its neighbours and the seeds; of a space
+        with a `check`, one around the default and the seeds."""
         names = list(space.parameters)
         values = [tuple(v) for v in space.parameters.values()]
         if not names or not space.size:
             return cls(names, values, np.zeros((0, len(names)), np.int16))
         random = np.random.default_rng(seed)
+        if space.check is not None:
+            points = cls(names, values, _walk(space, values, min(limit, CHECKED), random))
+            points._space = space
+            return points
         kept = _legal(space, values, _always_kept(space, values))
         if space.size <= TRIES * limit:
             legal = _legal(space, values, _every(space, values))
@@ -97,6 +110,26 @@ class Points:
         # Weights of a huge space are random, so different codes can have equal keys.
         right = (self.codes[numbers] == codes).all(axis=1)
         return np.where(right, numbers, -1)
+
+    def adopt(self, codes: NDArray[np.integer]) -> Numbers:
+        """Return the number of the point for each row of codes, −1 for illegal rows. In a space
+        with a `check`, legal rows without a point become points."""
+        numbers = self.find(codes)
+        if self._space is None or (numbers >= 0).all():
+            return numbers
+        unknown = _distinct(codes[numbers < 0])
+        legal = _legal(self._space, self.values, unknown)
+        if not len(legal):
+            return numbers
+        self.codes = np.concatenate([self.codes, legal.astype(self.codes.dtype)])
+        del self._sorted
+        return self.find(codes)
+
+    @cached_property
+    def ordered(self) -> NDArray[np.bool_]:
+        """Whether the values of each parameter are numbers in ascending order, so that close ones
+        are alike."""
+        return np.array([_is_ordered(values) for values in self.values], bool)
 
     def neighbours(self, i: int) -> Numbers:
         """Return the points that differ from `i` in one parameter, ordered by parameter and
@@ -164,7 +197,7 @@ def _product_codes(space: Space, values: Sequence[Sequence[ConfigValue]]) -> lis
 
 
 def _legal(space: Space, values: Sequence[Sequence[ConfigValue]], codes: Codes) -> Codes:
-    """Return the rows whose configuration the space does not forbid."""
+    """Return the rows whose configuration the space neither forbids nor rejects by its check."""
     names = list(space.parameters)
     columns = [[v[c] for c in codes[:, p].tolist()] for p, v in enumerate(values)]
     forbids = space.forbids
@@ -172,7 +205,46 @@ def _legal(space: Space, values: Sequence[Sequence[ConfigValue]], codes: Codes) 
         forbids(dict(zip(names, row, strict=True))) is None for row in zip(*columns, strict=True)
     ]
     legal: Codes = codes[np.array(keep, bool)]
-    return legal
+    if space.check is None or not len(legal):
+        return legal
+    rows = [[v[c] for v, c in zip(values, row, strict=True)] for row in legal.tolist()]
+    reasons = space.check([FrozenDict(zip(names, row, strict=True)) for row in rows])
+    checked: Codes = legal[[not reason for reason in reasons]]
+    return checked
+
+
+def _walk(
+    space: Space, values: Sequence[Sequence[ConfigValue]], count: int, random: np.random.Generator
+) -> Codes:
+    """Return `count` legal points: the default, the seeds, and copies of legal points with some
+    parameters drawn anew. Of random combinations hardly any is legal."""
+    kept = _legal(space, values, _starts(space, values))[:count]
+    for _ in range(2 * TRIES):
+        if len(kept) >= count:
+            break
+        drawn = _draw(space, values, count, random)
+        if len(kept):
+            parents = kept[random.integers(0, len(kept), len(drawn))]
+            drawn = np.where(random.random(drawn.shape) < _DRAWN_ANEW, drawn, parents)
+        kept = _distinct(np.concatenate([kept, _legal(space, values, _distinct(drawn))]))
+    return kept[:count]
+
+
+def _starts(space: Space, values: Sequence[Sequence[ConfigValue]]) -> Codes:
+    """Return the default and the seeds; a value that the space lacks is replaced by its first."""
+    rows = [
+        [
+            legal.index(config[name]) if config.get(name) in legal else 0
+            for name, legal in zip(space.parameters, values, strict=True)
+        ]
+        for config in (space.default, *space.seeds)
+    ]
+    return _distinct(np.array(rows, np.int64).reshape(len(rows), len(values)))
+
+
+def _is_ordered(values: Sequence[ConfigValue]) -> bool:
+    numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+    return len(numbers) == len(values) and numbers == sorted(numbers)
 
 
 def _distinct(codes: Codes) -> Codes:
@@ -245,6 +317,12 @@ class Evaluated:
         self.left = count
         self.seconds: dict[int, float] = {}
         self._starts = iter(starts)
+
+    def grow(self, count: int) -> None:
+        """Add the points that were adopted since."""
+        more = count - len(self.seen)
+        self.seen = np.concatenate([self.seen, np.zeros(more, bool)])
+        self.left += more
 
     def take(self, point: int) -> int:
         """Mark a point as proposed, and return it."""

@@ -1,10 +1,11 @@
 """A genetic search with the parameters of the GEMM workflow that hipBLASLt's tuners use.
 
 Tournaments of two, uniform crossover with probability 0.9, mutation of each gene with probability
-1 / parameters, survival by fitness, an elite of 5%, and a new population when best and mean fitness
-have not risen over five generations. The population size is budget / 30 generations, between 10 and
-512. Children are bred one at a time from measured individuals, so a batch need not wait for the end
-of a generation.
+1 / parameters, half of the time to an adjacent value if its values are ordered, survival by
+fitness, an elite of 5%, and a new population when best and mean fitness have not risen over five
+generations. The population size is budget / 30 generations, between 10 and 512. An illegal child
+returns to its first parent in some of the genes in which they differ. Children are bred one at a
+time from measured individuals, so a batch need not wait for the end of a generation.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ PATIENCE = 5  # generations over which the rise is averaged
 RISE = 0.0008
 DIVERSITY = 0.5  # relative diversity below which the population is halved
 TRIES = 20  # most children bred until one is legal and new
+ADJACENT = 0.5  # of the mutations of ordered genes
+KEPT = (1.0, 0.5, 0.25)  # of the genes of a child, in the order in which its forms are tried
 
 
 class Genetic(Strategy):
@@ -71,9 +74,12 @@ class GeneticSearch(Search):
         parent or a random point."""
         if len(self._people) > 1:
             for _ in range(TRIES):
-                point = int(self._points.find(self._bred()[None])[0])
-                if point >= 0 and not self._evaluated.seen[point]:
-                    return point
+                parent, other = self._parent(), self._parent()
+                points = self._points.adopt(self._bred(parent, other))
+                self._evaluated.grow(len(self._points))
+                fresh = points[(points >= 0) & ~self._evaluated.seen[points]]
+                if len(fresh):
+                    return int(fresh[0])
             around = self._points.neighbours(self._parent())
             fresh = around[~self._evaluated.seen[around]]
             if len(fresh):
@@ -84,13 +90,20 @@ class GeneticSearch(Search):
         """Return the winner of a tournament of two: `_people` are in order of fitness."""
         return self._people[int(self._random.integers(0, len(self._people), 2).min())]
 
-    def _bred(self) -> NDArray[np.int64]:
-        child = self._points.codes[self._parent()].astype(np.int64)
+    def _bred(self, parent: int, other: int) -> NDArray[np.int64]:
+        """Return a child of two points, and after it children that are closer to the first."""
+        own = self._points.codes[parent].astype(np.int64)
+        child = own
         if self._random.random() < CROSSOVER:
-            other = self._points.codes[self._parent()]
-            child = np.where(self._random.random(len(child)) < 0.5, child, other)
+            partner = self._points.codes[other]
+            child = np.where(self._random.random(len(child)) < 0.5, child, partner)
         mutated = self._random.random(len(child)) < 1 / len(child)
-        return np.where(mutated, self._random.integers(0, self._dims), child)
+        near = self._points.ordered & (self._random.random(len(child)) < ADJACENT)
+        step = child + self._random.choice((-1, 1), len(child))
+        anew = np.where(near, step.clip(0, self._dims - 1), self._random.integers(0, self._dims))
+        child = np.where(mutated, anew, child)
+        kept = self._random.random((len(KEPT), len(child))) < np.array(KEPT)[:, None]
+        return np.where(kept, child, own)
 
     def tell(self, point: int, seconds: float | None) -> None:
         self._evaluated.tell(point, seconds)

@@ -1,8 +1,9 @@
 """tensile: winners in the logic YAML that hipBLASLt's kernel library is built from.
 
 A folder of logic files can be merged with a folder of incremental logic, as Tensile writes it
-(`logic=DIR`), or with a tuning folder's winners. A winner becomes an exact size of the solution in
-the logic files that has its kernel's name. The library must be built again afterwards.
+(`logic=DIR`), or with a tuning folder's winners. A winner of hipBLASLt's solutions becomes an exact
+size of the solution in the logic files that has its kernel's name; one of the backend `tensilelite`
+brings a solution of its own. The library must be built again afterwards.
 
 A logic file is a list of twelve elements, or an object that names them: 4 is the problem type, 5
 the solutions, 7 the table of exact sizes [[m, n, batch, k], [solution, efficiency]], 11 the library
@@ -20,7 +21,9 @@ import copy
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -28,6 +31,8 @@ from typing import Any
 
 import yaml
 
+from kernelmark.backends.tensilelite import backend as tensilelite
+from kernelmark.backends.tensilelite.checkout import VARIABLE
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.registry import FormatFacts
@@ -62,6 +67,9 @@ _POSITIONS = {
 _IDENTITY = ("SolutionIndex", "SolutionNameMin", "KernelNameMin", "BaseName")
 # Parameters without effect if StaggerU is 0.
 _STAGGER = ("StaggerUMapping", "StaggerUStride", "_staggerStrideShift")
+_BIAS = re.compile(r"_Bias[A-Z]+_")
+_ARCH = re.compile(r"\bgfx[0-9a-f]+")
+_HEAD_BYTES = 400
 _LEADING = 4  # the last four of eight numbers of a size are leading dimensions
 Size = tuple[int, ...]
 _loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -296,6 +304,7 @@ def _dumped(document: Any, *, sort: bool, width: int) -> str:
 
 
 _KINDS = ("Equality", "GridBased")
+_GENERATED = "tensilelite"
 
 
 class Tensile(Emitter):
@@ -307,10 +316,11 @@ class Tensile(Emitter):
         checked="TensileMergeLibrary executed on six logic files with the same result; mergeLogic "
         "of 7d9fb683 and aec838a8 on 600 pairs of drawn tables",
     )
-    backends = ("hipblaslt",)
+    backends = ("hipblaslt", _GENERATED)
     options = FrozenDict(
         {
             "logic": "a folder of incremental logic to merge, in place of outcomes",
+            "tensilelite": "the checkout that generated winners (default: $KERNELMARK_TENSILELITE)",
             "force": "yes (default, but for files of arcturus, as in TensileMergeLibrary): replace "
             "what is there even where the new efficiency is not higher; no: only where it is",
             "no_eff": "yes: write 0 as the efficiency of what is merged; always so for winners",
@@ -344,9 +354,11 @@ class Tensile(Emitter):
                 "written",
                 hint="leave it out",
             )
+        if checkout := options.get("tensilelite"):
+            os.environ[VARIABLE] = str(Path(checkout).expanduser().absolute())
         chosen = self.choose(outcomes, _lookup_key)
-        kernels = {outcome.tuned.kernel.name for outcome in chosen.winners.values()} - {""}
-        library = _Library(into, kernels)
+        winners = [o.tuned for o in chosen.winners.values() if o.tuned.backend != _GENERATED]
+        library = _Library(into, {tuned.kernel.name for tuned in winners} - {""})
         extra: dict[Path, Logic] = {}
         for outcome in chosen.winners.values():
             try:
@@ -452,10 +464,11 @@ def _merge(
 class _Library:
     """The solutions of a folder by kernel and solution names."""
 
-    def __init__(self, root: Path, names: Iterable[str]) -> None:
+    def __init__(self, root: Path, names: Collection[str]) -> None:
         self.names: dict[tuple[Path, Size], str] = {}
+        self._root = root
         self._named: dict[str, list[tuple[Path, Logic, dict[str, Any]]]] = {}
-        for file in _files(root):
+        for file in _files(root) if names else ():
             text = text_at(file) or ""
             if any(name in text for name in names):  # parsing is slow, and most files lack them
                 self._take(file, parse(text, str(file)))
@@ -468,15 +481,8 @@ class _Library:
     def add(self, outcome: Outcome, extra: dict[Path, Logic]) -> None:
         """Add the outcome's size to `extra`, as a row of the Equality logic that belongs to the
         file of its solution."""
-        name = outcome.tuned.kernel.name
-        arch = outcome.arch.split(":")[0]
-        named = [each for each in self._named.get(name, []) if _arch(each[1]) in ("", arch)]
-        if not named:
-            raise CannotWrite(f"no logic file for {arch} has a solution called {name!r}")
-        distinct = {(_equality(file), digest(solution)) for file, _, solution in named}
-        if len(distinct) > 1:
-            raise CannotWrite(f"{len(distinct)} different solutions are called {name}")
-        file, logic, solution = named[0]
+        find = self._generated if outcome.tuned.backend == _GENERATED else self._listed
+        file, logic, solution = find(outcome)
         target = _equality(file)
         if target not in extra:
             extra[target] = _empty(logic)
@@ -488,6 +494,47 @@ class _Library:
             pool.append({**solution, "SolutionIndex": index})
         extra[target].set("ExactLogic", [*extra[target].table, [size, [index, 0.0]]])
         self.names[target, tuple(size)] = outcome.name
+
+    def _listed(self, outcome: Outcome) -> tuple[Path, Logic, dict[str, Any]]:
+        """Return the file, the logic and the solution that has the name of the outcome's kernel."""
+        name = outcome.tuned.kernel.name
+        arch = outcome.arch.split(":")[0]
+        named = [each for each in self._named.get(name, []) if _arch(each[1]) in ("", arch)]
+        if not named:
+            raise CannotWrite(f"no logic file for {arch} has a solution called {name!r}")
+        distinct = {(_equality(file), digest(solution)) for file, _, solution in named}
+        if len(distinct) > 1:
+            raise CannotWrite(f"{len(distinct)} different solutions are called {name}")
+        return named[0]
+
+    def _generated(self, outcome: Outcome) -> tuple[Path, Logic, dict[str, Any]]:
+        """Return a new solution, and the file of its architecture and problem type: one that
+        exists, else a new one. Tensile's names begin with the problem type."""
+        arch = outcome.arch.split(":")[0]
+        parts = tensilelite.logic(outcome.problem, outcome.tuned.config, arch)
+        logic = parse(_dumped(parts, sort=True, width=80), outcome.name)
+        solution = logic.solutions[0]
+        kind = solution["SolutionNameMin"].partition("_MT")[0]
+        own, files = _usual(kind), _files(self._root)
+        alike = [file for file in files if _usual(file.stem).endswith(f"_{own}")]
+        for file in alike:
+            if file.parent.name in ("Equality", self._root.name) and _arch_of(file) in ("", arch):
+                return file, logic, solution
+        folder = self._root / "Equality" if (self._root / "Equality").is_dir() else self._root
+        return folder / f"{arch}_{kind}.yaml", logic, solution
+
+
+def _usual(name: str) -> str:
+    """Return the name of a problem type without what depends on Tensile's version: which types of
+    bias it leaves out, and how it writes the type of an activation."""
+    return _BIAS.sub("_Bias_", name).replace("_HA_S_", "_HAS_")
+
+
+def _arch_of(file: Path) -> str:
+    """Return the architecture in a logic file's first lines: a whole one is slow to parse."""
+    with file.open(encoding="utf-8", errors="replace") as text:
+        found = _ARCH.search(text.read(_HEAD_BYTES))
+    return found[0] if found else ""
 
 
 def _lookup_key(outcome: Outcome) -> Key:

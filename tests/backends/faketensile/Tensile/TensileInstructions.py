@@ -1,0 +1,2 @@
+class TensileInstructions:
+    pass

@@ -13,7 +13,7 @@ from kernelmark.core.tensor import TensorSpec
 from kernelmark.core.timing import PRESETS, Cache, Duty, Strain, Timer, Timing
 from kernelmark.devices._gpu import GpuDevice
 from kernelmark.devices.base import GUARD_BYTES
-from kernelmark.measure import audit, blocks, check, loop, protocol, sets, warmup
+from kernelmark.measure import audit, blocks, check, loop, protocol, sets, stop, warmup
 from kernelmark.ops.base import SCATTERED
 from kernelmark.report import results, summary
 from kernelmark.runners import local
@@ -59,10 +59,10 @@ def test_the_table_of_presets_is_true():
         f"for at least {percent(warmup.LEAST_SHARE)} of the cap",
         f"about {loop.SAMPLES_PER_BLOCK} to a block ({loop.ENQUEUED_PER_BLOCK} on a GPU), "
         f"at least {Timing().min_samples}",
-        f"A block is timed for {blocks.SETUP_FACTOR:g} times what setting it up took "
-        f"({blocks.ENQUEUED_FACTOR:g} times on a GPU)",
+        f"A block is timed for {stop.SETUP_FACTOR:g} times what setting it up took "
+        f"({stop.ENQUEUED_FACTOR:g} times on a GPU)",
         f"block medians, at {percent(interval.LEVEL)}",
-        f"after the first look it is computed at {percent(blocks.LOOKED_LEVEL)}",
+        f"after the first look it is computed at {percent(stop.LOOKED_LEVEL)}",
         f"(one on a GPU, {audit._HOST_SINGLE_LAUNCHES} on a CPU)",
         f"in replays of about {audit._REPLAY_S * 1e3:g} ms",
         f"({audit._HOST_LEAST_PAIRS} on a CPU, {audit._LEAST_LONG_PAIRS} of launches over "
@@ -92,7 +92,7 @@ def test_limits_in_words_are_those_of_the_code():
     assert Timing().min_sample_s == 0.0005  # half a millisecond
     assert protocol.REWARM_FRACTION == 0.1  # a tenth of the block's time
     assert GpuDevice.more_blocks == 1  # one more
-    assert blocks.ENQUEUED_FRACTION < 1  # shorter ones
+    assert stop.ENQUEUED_FRACTION < 1  # shorter ones
     assert Timing().cache is Cache.COLD
     assert {t.min_samples for t in PRESETS.values()} == {Timing().min_samples}
     assert (check.CHECKED_SETS, check.REWRITTEN_SETS) == (4, 16)

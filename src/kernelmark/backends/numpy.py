@@ -103,7 +103,7 @@ MATMULS: dict[tuple[str, str, str], Matmul] = {
 }
 
 
-def types(problem: Problem) -> tuple[str, str, str]:
+def matmul_dtypes(problem: Problem) -> tuple[str, str, str]:
     """Return the dtypes of the inputs (joined with × if they differ), accumulator and output."""
     specs = ops.registry.get(problem.op).tensors(problem)
     factors = specs[: 3 if problem.op == "attention" else 2]
@@ -117,9 +117,9 @@ def missing(problem: Problem) -> str | None:
         return None  # its operands are upcast, which is exact
     if any(name not in NATIVE for name in problem.dtypes.values()):
         return wrong_dtypes("numpy", problem)
-    if problem.op == "copy":
-        return None
-    inputs, acc, out = types(problem)
+    if "acc" not in problem.dtypes:
+        return None  # nothing is summed in another type
+    inputs, acc, out = matmul_dtypes(problem)
     if (inputs, acc, out) not in MATMULS:
         return wrong_dtypes("numpy", problem)
     if problem.op == "attention" and (inputs, acc, acc) not in MATMULS:
@@ -144,7 +144,7 @@ def has_epilogue(problem: Problem) -> bool:
 
 def plan_gemm(problem: Problem, arrays: list[dict[str, Array]], free_bytes: int) -> LaunchPlan:
     """Plan D = alpha·op(A)·op(B) + beta·C + bias, each step in place in D."""
-    multiply = MATMULS[types(problem)]
+    multiply = MATMULS[matmul_dtypes(problem)]
     options = problem.options
     scratch: Array | None = None
     if options["beta"] not in (0.0, 1.0):
@@ -343,7 +343,7 @@ def _by_head(x: Array, problem: Problem) -> Array:
 
 def _slab_steps(problem: Problem, views: list[Array], space: _Scores) -> list[Step]:
     q, k, v, o = views
-    inputs, acc, out = types(problem)
+    inputs, acc, out = matmul_dtypes(problem)
     # The last slab may be smaller than the workspace.
     part = slice(q.shape[0]), slice(q.shape[1])
     scores, rows = space.scores[part], space.rows[part]
@@ -422,7 +422,7 @@ def _nchw_steps(
         source = columns
     pixels = y.shape[1] * y.shape[2]
     filters = weights.reshape(groups, y.shape[0] // groups, -1)
-    multiply = MATMULS[types(problem)]
+    multiply = MATMULS[matmul_dtypes(problem)]
     matrix, out = source.reshape(groups, -1, pixels), y.reshape(groups, -1, pixels)
     return [*steps, partial(multiply, filters, matrix, out)]
 
@@ -445,7 +445,7 @@ def _nhwc_steps(
         matrix = columns.reshape(groups, pixels, -1)
     filters = weights.reshape(groups, y.shape[2] // groups, -1).swapaxes(1, 2)
     out = y.reshape(pixels, groups, -1).swapaxes(0, 1)
-    return [*steps, partial(MATMULS[types(problem)], matrix, filters, out)]
+    return [*steps, partial(MATMULS[matmul_dtypes(problem)], matrix, filters, out)]
 
 
 def _taps(problem: Problem, axis: str, taps: str, outputs: int) -> list[Slices]:
@@ -484,7 +484,7 @@ def plan_moe(problem: Problem, arrays: list[dict[str, Array]], free_bytes: int) 
 
 def _launch_moe(problem: Problem, tensors: dict[str, Array], space: dict[str, Array]) -> None:
     n, top_k = problem.dims["n"], problem.dims["top_k"]
-    multiply = MATMULS[types(problem)]
+    multiply = MATMULS[matmul_dtypes(problem)]
     ids, weights = tensors["ids"].ravel(), tensors["weights"].reshape(-1, 1)
     order = np.argsort(ids, kind="stable")
     ends = np.searchsorted(ids[order], np.arange(problem.dims["e"] + 1)).tolist()

@@ -25,11 +25,8 @@ from kernelmark.measure.audit import FACTOR as AUDIT_FACTOR
 from kernelmark.measure.audit import Audit, TimedBlock
 from kernelmark.measure.blocks import (
     audit_warnings,
-    block_seconds,
     data_warnings,
-    interval_of,
     measurement_warnings,
-    stop_reason,
     warmup_warnings,
 )
 from kernelmark.measure.check import CHECKED_SETS, Checker, PendingCheck, combine
@@ -43,6 +40,7 @@ from kernelmark.measure.sets import (
     Prepare,
     plan_sets,
 )
+from kernelmark.measure.stop import block_seconds, interval_of, stop_reason
 from kernelmark.measure.warmup import Warmup, rewarm, warm_up, warm_up_by_samples
 from kernelmark.numerics.generate import source_bits, source_values
 from kernelmark.ops.base import Op

@@ -22,7 +22,7 @@ _ALWAYS = ("dtype", "scheme")
 _USUAL = Timing()
 _LONGEST = 40  # maximum characters of a parameter's value in a table
 _MOST_NAMES = 3  # maximum backends named in a sentence
-_STOP_RULE = {
+_TIMING_OPTIONS = {
     "processes": "--processes",
     "max_allocations": "--max-blocks",
     "target_rel_ci": "--target-ci",
@@ -230,7 +230,7 @@ def _timing_words(timing: Timing) -> list[str]:
     candidates: list[list[str]] = []
     for name, preset in PRESETS.items():
         options = [] if name == "default" else ["--timing", name]
-        for field, option in _STOP_RULE.items():
+        for field, option in _TIMING_OPTIONS.items():
             value = getattr(timing, field)
             if value != getattr(preset, field):
                 options += [option, str(value)]

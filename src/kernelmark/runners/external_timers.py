@@ -36,8 +36,9 @@ from kernelmark.core.units import duration_text
 from kernelmark.devices.base import Device
 from kernelmark.gpu import rocm
 from kernelmark.host.processes import own_command, run_child
-from kernelmark.measure.blocks import block_seconds, interval_of, measurement_warnings, stop_reason
+from kernelmark.measure.blocks import measurement_warnings
 from kernelmark.measure.sets import Arena, fill_inputs, make_arena
+from kernelmark.measure.stop import block_seconds, interval_of, stop_reason
 from kernelmark.runners.protocol import MARK, MARK_KERNEL
 
 TIME = "gpu__time_duration.sum"

@@ -22,7 +22,7 @@ from kernelmark.core.files import write_whole
 from kernelmark.core.result import Case, Result
 from kernelmark.host.cache import cache_root
 from kernelmark.host.permissions import private_folder
-from kernelmark.measure.blocks import block_seconds
+from kernelmark.measure.stop import block_seconds, first_look
 from kernelmark.measure.warmup import LEAST_SHARE
 
 # Number of newest observations in a mean: the load of a machine changes within minutes. The
@@ -141,7 +141,7 @@ class Forecast:
     def _launches_s(self, result: Result) -> float:
         """Return the seconds of a result without loading and compiling."""
         timing, cost = result.case.timing, result.cost
-        around_s = timing.processes * timing.allocations * _BLOCK_S
+        around_s = timing.processes * first_look(timing) * _BLOCK_S
         return cost.get("warmup", 0.0) + cost.get("timed", 0.0) + around_s
 
     def learn_compiled(self, case: Case, seconds: float) -> None:
@@ -200,8 +200,9 @@ class Forecast:
         time cap ends."""
         timing = case.timing
         block_s = block_seconds(timing, 0.0, enqueued=self._on_gpu)
-        around_s = timing.allocations * _BLOCK_S
-        least_s = LEAST_SHARE * timing.warmup_s + timing.allocations * block_s
+        blocks = first_look(timing)
+        around_s = blocks * _BLOCK_S
+        least_s = LEAST_SHARE * timing.warmup_s + blocks * block_s
         return around_s + least_s, around_s + timing.warmup_s + timing.max_s + 1e-9
 
     def _position_keys(self, case: Case) -> tuple[str, ...]:

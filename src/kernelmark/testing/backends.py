@@ -210,7 +210,8 @@ class BackendContract:
             declared = {key for key in keys if _declares(patterns, key)}
             refused = {key: reasons[key] for key in declared - supported}
             assert not refused, f"{self.backend} declares these for {target}, and refuses them"
-            assert not supported - declared, f"{self.backend} supports these on {target} undeclared"
+            undeclared = sorted(supported - declared)
+            assert not undeclared, f"{self.backend} supports these on {target}: {patterns}"
 
     def test_computes_what_it_supports(self, kind: str, example: str) -> None:
         backend, problem = self.the_backend(), ops.parse(example)

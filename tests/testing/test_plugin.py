@@ -22,7 +22,7 @@ def test_without():
 """
 
 
-OPTIONS = ("-p", "kernelmark.testing.plugin", "-p", "no:cacheprovider", "-q")
+OPTIONS = ("-p", "no:cacheprovider", "-q")
 
 
 def test_the_fixture_checks_and_tells_how_close_tests_were(pytester, capsys):

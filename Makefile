@@ -1,7 +1,7 @@
 # make demo      set up, measure the demo suite on this machine's CPU, and write report.html
 # make test      set up with everything the tests use, and run all but the slow ones
 # make test-all  run the slow ones too (compilers, a real PostgreSQL, every command of the docs)
-# make test-release  packages in clean environments, the site, the notebooks
+# make test-release  packages in clean environments, the site, the notebooks, the recipes
 # make lint      ruff, mypy --strict, import-linter, generated pages
 # make bench     the CPU benchmarks of kernelmark itself, in short form
 # make amd-acceptance   try everything on an AMD GPU with this machine's own Python, and pack one
@@ -42,9 +42,11 @@ test: $(VENV)/.ready-test $(VENV)/.ready-headers
 test-all: $(VENV)/.ready-test $(VENV)/.ready-headers
 	$(BIN)/python -m pytest -o tmp_path_retention_count=1 $(PYTEST_ARGS)
 
-# What is published: the packages in clean environments, the site by both builders, the notebooks.
+# What is published: the packages in clean environments, the site by both builders, the notebooks,
+# and the recipes of CONTRIBUTING.
 test-release: $(VENV)/.ready-test
-	$(BIN)/python -m pytest tests/test_release.py tests/docs/test_site.py tests/docs/test_notebooks.py
+	$(BIN)/python -m pytest tests/test_release.py tests/docs/test_site.py tests/docs/test_notebooks.py \
+	  tests/docs/test_recipes.py
 
 # mypy takes as long as all others.
 lint: $(VENV)/.ready-test

@@ -27,13 +27,12 @@ n^1.5/3 times ∫|W|, with upper tail exp(-3x²/2), hence n^1.5/3·√(2L/3), of
 This holds for partial sums without a trend. If a sum ends far from 0, S_j also contains
 (j/n)·value: its roundings add u/√3·√(n/3) of the value (σ), its truncations n/2/group·2^-digits.
 
-Values of unknown origin (`any_values`) need not walk at random: sorted, sparse or positive ones
-keep partial sums as large as Σ|t_j| allows. Then ΣS_j² ≤ n·(Σ|t_j|)², and roundings exceed
-c = SIGMAS·√(n/3) in one check in 1/FALSE_ALARM. This bound grows with √n, as that of Higham and
-Mary does, and holds for all data. A matrix unit may truncate each product at a digit of the partial
-sum, in the same direction if all have one sign: up to 2n·2^-digits of the partial sums. With 24
-digits this is less than the roundings of an output; with 14 it would allow any value for long sums.
-There the mean size of the actual partial sums, along k, takes the place of Σ|t_j|.
+Values of unknown origin (`any_values`) need not walk at random, nor need their roundings: equal
+terms are rounded in one direction for as long as the exponent of the sum stays. Then roundings are
+at most u·Σ|S_j|, and a matrix unit, which truncates each product at a digit of the partial sum, may
+lose 2·2^-digits·Σ|S_j|. Both are computed from the partial sums along k, with SIGMAS standard
+deviations of what is lost at random: u/√3·√n·Σ|t_j| for roundings in an order whose partial sums
+are larger than those along k, and 2·2^-digits/√12·√(ΣS_j² + group·Σt_j²) for truncation.
 
 MX operands are 4- and 8-bit floats with one e8m0 scale per 32 elements along k.
 """
@@ -43,7 +42,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 
@@ -80,31 +79,30 @@ _UNITS = {16: _MatrixUnit(digits=24, group=4), 8: _MatrixUnit(digits=14, group=3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnyValues:
-    """Inputs that kernelmark did not draw: their largest magnitudes by name, and whether a matrix
-    unit for one of them keeps few digits."""
+    """Inputs that kernelmark did not draw: their largest magnitudes by name, the matrix unit that
+    may multiply them, and the unit roundoff of the accumulator."""
 
     largest: Mapping[str, float]
-    is_short: bool
+    unit: _MatrixUnit | None
+    roundoff: float
 
 
 _ANY: ContextVar[AnyValues | None] = ContextVar("any_values", default=None)
 
 
 @contextlib.contextmanager
-def any_values(inputs: Mapping[str, str], largest: Mapping[str, float]) -> Iterator[None]:
+def any_values(inputs: Sequence[str], acc: str, largest: Mapping[str, float]) -> Iterator[None]:
     """Derive tolerances and magnitudes for any values of the inputs, instead of those that
-    kernelmark draws. `inputs` are the dtypes, `largest` the largest magnitudes."""
-    is_short = any(_digits(dtype(name)) < dtype("f32").digits for name in inputs.values())
-    token = _ANY.set(AnyValues(largest=largest, is_short=is_short))
+    kernelmark draws. `inputs` are their dtypes, `largest` the largest magnitudes by name."""
+    kinds = [dtype(name) for name in inputs]
+    units = [_UNITS[kind.bits] for kind in kinds if kind.kind == "float" and kind.bits in _UNITS]
+    unit = min(units, key=lambda unit: unit.digits, default=None)
+    known = AnyValues(largest=largest, unit=unit, roundoff=dtype(acc).unit_roundoff)
+    token = _ANY.set(known)
     try:
         yield
     finally:
         _ANY.reset(token)
-
-
-def _digits(kind: DType) -> float:
-    unit = _UNITS.get(kind.bits) if kind.kind == "float" else None
-    return math.inf if unit is None else unit.digits
 
 
 def largest(tensor: str, drawn: float) -> float:
@@ -118,14 +116,14 @@ def accumulation(terms: int, inputs: DType, acc: DType) -> float:
     what `contract` returns in its place."""
     if acc.kind == "int":
         return 0.0
-    is_drawn = _ANY.get() is None
-    walk = _WALK if is_drawn else SIGMAS * math.sqrt(terms / 3)
-    error = min(terms, walk) * acc.unit_roundoff
     unit = _UNITS.get(inputs.bits)
+    if _ANY.get() is not None:
+        return terms * (acc.unit_roundoff + (2 * 2.0**-unit.digits if unit else 0.0))
+    error = min(terms, _WALK) * acc.unit_roundoff
     if unit is not None:
+        cut = 2.0**-unit.digits
         bias = 4 / 3 * SIGMAS / math.sqrt(3) * math.sqrt(terms) / unit.group
-        truncated = _WALK + bias if is_drawn else math.inf
-        error += min(2 * terms, truncated) * 2.0**-unit.digits
+        error += min(2 * terms, _WALK + bias) * cut
     return error
 
 
@@ -241,11 +239,10 @@ def contract(
     """Return Σ_t left·right and Σ_t |left·right| at positions `where` = (group, row, column).
 
     `left(group, rows, t)` and `right(group, columns, t)` return elements for arrays that broadcast.
-    Rows and columns shared by several positions are gathered once. For any values and a unit of few
-    digits, the second is the mean of |Σ_{s≤t} left·right| over t instead, plus what roundings add.
+    Rows and columns shared by several positions are gathered once. For any values, the second is
+    the error of the sum as a multiple of `accumulation` instead, which is at most Σ_t |left·right|.
     """
     known = _ANY.get()
-    is_short = known is not None and known.is_short
     group, row, col = where
     value, magnitude = np.empty(len(row)), np.empty(len(row))
     pending = [np.flatnonzero(group == g) for g in np.unique(group)]
@@ -260,7 +257,7 @@ def contract(
         size = np.zeros_like(total)
         path, square, terms_square = (np.zeros_like(total) for _ in range(3))
         step = max(1, _CHUNK // (len(rows) + len(cols)))
-        if is_short:
+        if known is not None:
             step = min(step, -(-terms // _CHECKPOINTS))
         for start in range(0, terms, step):
             t = np.arange(start, min(start + step, terms), dtype=np.int64)
@@ -268,29 +265,31 @@ def contract(
             b = right(int(group[chosen[0]]), cols[None, :], t[:, None])
             total += a @ b
             size += np.abs(a) @ np.abs(b)
-            if is_short:
+            if known is not None:
                 path += np.abs(total) * len(t)
                 square += total**2 * len(t)
                 terms_square += a**2 @ b**2
-        if is_short:
-            size = _short_magnitude(terms, size, path / terms, square, terms_square)
+        if known is not None:
+            size = _any_magnitude(known, terms, size, path, square, terms_square)
         value[chosen] = total[row_index, col_index]
         magnitude[chosen] = size[row_index, col_index]
     return value, magnitude
 
 
-def _short_magnitude(
-    terms: int, size: Floats, path: Floats, square: Floats, terms_square: Floats
+def _any_magnitude(
+    known: AnyValues, terms: int, size: Floats, path: Floats, square: Floats, terms_square: Floats
 ) -> Floats:
-    """Return the error of a unit of few digits, in units of 2n·2^-digits (`accumulation`).
-
-    Each term loses up to one step, of at most 2·2^-digits times the larger one of the partial sum
-    and the terms of its group: half a step of the partial sum on average if all have one sign, and
-    at random σ = step/√12. The roundings of f32 are added."""
-    unit = _UNITS[8]
-    random = SIGMAS / (math.sqrt(12) * terms) * np.sqrt(square + unit.group * terms_square)
-    finer = dtype("f32").unit_roundoff * 2.0**unit.digits
-    return np.asarray(path + random + SIGMAS / math.sqrt(12 * terms) * finer * size)
+    """Return the error of sums of any values, as a multiple of `accumulation`, from Σ|t|, Σ|S|, ΣS²
+    and Σt²; see the top of this file."""
+    u = known.roundoff
+    error = u * np.minimum(path + SIGMAS * math.sqrt(terms / 3) * size, terms * size)
+    whole = terms * u
+    if known.unit is not None:
+        cut = 2.0**-known.unit.digits
+        random = SIGMAS / math.sqrt(3) * np.sqrt(square + known.unit.group * terms_square)
+        error += cut * np.minimum(2 * path + random, 2 * terms * size)
+        whole += 2 * terms * cut
+    return np.asarray(error / whole if whole else size)
 
 
 # With factors in this range, squares of values and their sums stay well inside float64.

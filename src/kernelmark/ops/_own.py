@@ -313,7 +313,7 @@ def _bits(values: Any, dtype_name: str) -> NDArray[np.generic]:
     """Return an array's bit patterns in the generator's storage type."""
     if hasattr(values, "get"):  # CuPy's
         values = values.get()
-    if not isinstance(values, np.ndarray):
+    if not isinstance(values, np.ndarray | np.generic):
         values = _torch_bits(values.detach(), storage(dtype_name))
     return np.ascontiguousarray(values).view(storage(dtype_name))
 

@@ -85,6 +85,9 @@ def assert_close(
     seed: of the elements that are compared if there are too many.
     """
     __tracebackhide__ = True  # pytest then shows the test's line
+    for name, bound in (("rtol", rtol), ("atol", atol)):
+        if bound is not None and not 0 <= bound < math.inf:
+            raise UsageError(f"{name}={bound} is not a finite number of at least 0")
     if bool(op) == (reference is not None):
         raise UsageError(
             "assert_close takes an op or a reference",
@@ -249,8 +252,9 @@ def _compared(op: Op, problem: Problem, arrays: Arrays, seed: int) -> Closeness:
     bits, _ = tensors[out.name]
     got = decode(bits, out.dtype)
     inputs = Inputs(tuple(arrays.values()), 0, 0)
-    dtypes = {spec.name: spec.dtype for spec in op.tensors(problem) if spec.role == "in"}
-    with np.errstate(invalid="ignore"), any_values(dtypes, _largest(tensors)):
+    dtypes = [spec.dtype for spec in op.tensors(problem) if spec.role == "in"]
+    acc = problem.dtypes.get("acc", "f32")
+    with np.errstate(invalid="ignore"), any_values(dtypes, acc, _largest(tensors)):
         tolerance = op.tolerance(problem)
         where = _positions(op, problem, got, seed)
         errors = _errors(op, problem, inputs, where, got, tolerance)

@@ -44,10 +44,21 @@ def test_units_are_in_the_label_or_in_the_name_of_the_line(read, columns, unit_s
     assert time_s == pytest.approx(2 * unit_s)
 
 
-@pytest.mark.parametrize("label", ["TFLOPS", "GB/s", "Throughput (TFLOPS)", "speedup", "MB", "/s"])
-def test_what_is_no_time_is_refused(read, label):
+RATES = ["TFLOPS", "GB/s", "Throughput (TFLOPS)", "speedup", "MB", "/s", "1 / s", "tokens per s"]
+
+
+@pytest.mark.parametrize("column", [*(f"Triton ({label})" for label in RATES), "s (throughput)"])
+def test_what_is_no_time_is_refused(read, column):
     with pytest.raises(UsageError):
-        read(f"M,Triton ({label})\n8.000000,2.000000\n")
+        read(f"M,{column}\n8.000000,2.000000\n")
+
+
+def test_lines_whose_names_are_equal_in_legal_letters_stay_apart(read):
+    rows = read("M,Triton (ms),Triton+ (ms)\n8.000000,1.000000,2.000000\n")
+    assert [(backend, time_s) for _, backend, time_s in rows] == [
+        ("triton", 1e-3),
+        ("triton_2", 2e-3),
+    ]
 
 
 def test_a_table_without_units_is_refused(read):

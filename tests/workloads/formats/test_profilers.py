@@ -204,7 +204,13 @@ def test_statistics_of_miopendriver(times):
     assert result.kernel.name == "ConvWinoFuryRxS<2-3>"
     backward = DRIVER.replace("-F 1", "-F 2").replace("fwd-conv", "bwdd-conv")
     assert times(backward, "a.log")[0].case.problem.op == "miopen_bwdd"
-    for text in (DRIVER.partition("\n")[2] + "MIOpenDriver", DRIVER.replace("-k 64", "-k 32")):
+    for text in (
+        DRIVER.partition("\n")[2] + "MIOpenDriver",
+        DRIVER.replace("-k 64", "-k 32"),
+        DRIVER + "Forward Convolution FAILED: 0.37 > 1.5e-06\n",
+        backward.replace("-F 2", "-F 2 -m trans"),
+        backward.replace("-F 2", "-F 2 -_ 3"),
+    ):
         with pytest.raises(UsageError):
             times(text, "a.log")
 
@@ -222,6 +228,14 @@ def test_kernels_of_ckprofiler(times):
     assert [us(result) for result in results] == [[8051.1], [2172.5]]
     assert {dict(result.case.problem.dims)["m"] for result in results} == {8192}
     assert len({result.case for result in results}) == 2
-    for text in (CK + CK.splitlines()[0], CK.replace("M = 8192", ""), CK.replace("8.0511", "8,1")):
+    conv = "Perf: 8 ms, 1 TFlops, 1 GB/s, Conv\nBest configuration parameters:\n"
+    for text in (
+        CK + CK.splitlines()[0],
+        CK.replace("M = 8192", ""),
+        CK.replace("8.0511", "8,1"),
+        conv + CK,
+        conv.replace("Best configuration parameters:", " ALayout =  RowMajor") + CK,
+        "Error: Incorrect results!\n" + CK,
+    ):
         with pytest.raises(UsageError):
             times(text, "ck.log")

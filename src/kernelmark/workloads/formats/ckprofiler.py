@@ -27,6 +27,9 @@ from kernelmark.workloads.importers import (
 from kernelmark.workloads.source import BadLine, parse_number
 
 _BEST = "Best Perf for datatype"
+# How results of other operations end, and those of a GEMM whose output dtype has no name there.
+_OTHERS = ("Best ", " ALayout =")
+_FAILED = "Incorrect results"
 _PERF = re.compile(r"\s*Perf:\s*(\S+) ms, \S+ TFlops, \S+ GB/s, (\S.*)")
 _FACT = re.compile(r"(\w+) = +([\w.-]+)")
 _NEEDED = ("M", "N", "K", "ALayout", "BLayout")
@@ -70,6 +73,10 @@ class CkProfiler(Importer):
                         kernel=kernel,
                     )
                 timed = []
+            elif _FAILED in text:
+                raise BadLine("a kernel's results were wrong", hint="take it out of the log")
+            elif timed and text.startswith(_OTHERS):
+                raise BadLine("the kernels before it are of no GEMM that can be read")
         if timed:
             raise UsageError(f"{timed[0][0]}: no line of the best kernel follows", hint=CUT)
 

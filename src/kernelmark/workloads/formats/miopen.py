@@ -80,6 +80,7 @@ _PLAIN = {
 _LAYOUTS = (("in_layout", "I"), ("fil_layout", "f"), ("out_layout", "O"))
 _EVERY, _FORWARD = 0, 1
 _SOLVER = re.compile(r"Algorithm: \d+, Solution: \d+/(\S+)")
+_WRONG = re.compile(r"\bFAILED: ")
 # Older drivers have x before y.
 _STATS = (
     *("name", "n", "c", "ho", "wo", "y", "x", "k", "flopCnt", "bytesRead", "bytesWritten"),
@@ -128,7 +129,11 @@ class Miopen(LogReader):
         fields = next(calls.calls_of(calls.options(rest)))
         if kind != "typed":
             _refuse_cut(fields)
-        _refuse_others(fields)
+        _refuse_other_forms(fields)
+        direction = _first(fields, ("F", "forw"), str(_EVERY))
+        passes = parse_whole(direction, "-F")
+        if passes != _EVERY and not passes & _FORWARD:
+            raise BadLine("is a backward pass, which no op computes")
         sizes = {
             ours: parse_whole(_first(fields, names[:2], default), f"-{names[0]}")
             for ours, (*names, default) in _SIZES.items()
@@ -140,16 +145,12 @@ class Miopen(LogReader):
         yield Call(problem=problem, lost=tuple(lost))
 
 
-def _refuse_others(fields: Mapping[str, str]) -> None:
+def _refuse_other_forms(fields: Mapping[str, str]) -> None:
     if _first(fields, ("spatial_dim", "_"), "2") != "2":
         raise BadLine("is a 3D convolution, which no op computes")
     for what, (*names, plain) in _PLAIN.items():
         if (value := _first(fields, names, plain)) != plain:
             raise BadLine(f"{what} {value[:12]!r} is not supported")
-    direction = _first(fields, ("F", "forw"), str(_EVERY))
-    passes = parse_whole(direction, "-F")
-    if passes != _EVERY and not passes & _FORWARD:
-        raise BadLine("is a backward pass, which no op computes")
 
 
 def _refuse_cut(fields: Mapping[str, str]) -> None:
@@ -347,6 +348,9 @@ class DriverTimes(Importer):
                 command, solution = text[match.end() :].strip(), ""
             elif solver := _SOLVER.search(text):
                 solution = solver[1]
+            elif _WRONG.search(text):
+                hint = "measure it again, or take it out of the log"
+                raise BadLine("the driver's own check found a wrong result", hint=hint)
             elif text.startswith("stats: ") and not text.startswith("stats: name"):
                 cells = [cell.strip() for cell in text.removeprefix("stats: ").split(",")]
                 if len(cells) != len(_STATS):
@@ -359,6 +363,7 @@ class DriverTimes(Importer):
                     config=FrozenDict({"solver": legal_word(solution)} if solution else {}),
                     kernel=solution,
                 )
+                solution = ""  # of this pass
 
 
 def _measured(command: str, stats: Fields) -> Problem:
@@ -375,6 +380,7 @@ def _measured(command: str, stats: Fields) -> Problem:
         if stats.whole(name) != sizes[name]:
             raise BadLine(f"{name} is {stats[name]}, and {sizes[name]} in the command above")
     if not stats["name"].startswith("fwd-"):
+        _refuse_other_forms(fields)
         layouts = {name: _first(fields, names, "NCHW") for names in _LAYOUTS for name in names[:1]}
         named: dict[str, str | int] = {**sizes, "dtype": _DTYPES[driver], **layouts}
         return problem_of(f"miopen_{stats['name'].partition('-')[0]}", named)

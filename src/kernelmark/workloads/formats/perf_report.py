@@ -11,7 +11,7 @@ read, and a table of rates is rejected. Older versions of Triton wrote no ylabel
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.reason import NO_REASON, Reason
@@ -31,6 +31,7 @@ from kernelmark.workloads.source import parse_number
 
 _LINE = re.compile(r"(.+) \(((?:[^()]|\([^()]*\))*)\)\Z")
 _UNIT = re.compile(r"(?<![A-Za-z/])(ns|us|µs|ms|s|[kMGTP]?FLOPS?|[kKMGT]i?B)(?:/s)?(?![A-Za-z/])")
+_RATE = re.compile(r"(?:/|\bper\b)\s*(?:ns|us|µs|ms|s|sec|second)\b")
 _RESULTS = ("inf", "-inf", "nan")  # of a function that could not be timed
 # do_bench flushes the cache before each launch.
 _TIMING = Timing(cache=Cache.FLUSH)
@@ -61,6 +62,7 @@ class PerfReport(Importer):
             raise UsageError(
                 f"line 1: the columns are no times: {units or 'no unit'}", hint=_SET_YLABEL
             )
+        backends = _backends(timed)
         plot = f"perf_report_{'_'.join(name_words(file.name)) or 'plot'}"
         for cells in table:
             sizes = {name: _size(cells.required(name), name) for name in x_names}
@@ -72,12 +74,26 @@ class PerfReport(Importer):
                 time_s = 0.0 if failed else parse_number(text, column) * SECONDS[unit]
                 yield ResultRow(
                     problem=problem_of(plot, sizes),
-                    backend=legal_name(_line(column)[0]),
+                    backend=backends[column],
                     samples_s=() if failed else (time_s,),
                     timing=_TIMING,
                     status=Status.RUNTIME_ERROR if failed else Status.OK,
                     error=Reason(f"the report has {text}") if failed else NO_REASON,
                 )
+
+
+def _backends(columns: Iterable[str]) -> dict[str, str]:
+    """Return the backends of lines: their names in legal letters, and a number where these are
+    equal, as they are for names in other scripts."""
+    names: dict[str, str] = {}
+    for column in columns:
+        name = wanted = legal_name(_line(column)[0])
+        number = 1
+        while name in names.values():
+            number += 1
+            name = f"{wanted}_{number}"
+        names[column] = name
+    return names
 
 
 def _columns(columns: list[str]) -> tuple[list[str], list[str]]:
@@ -98,8 +114,11 @@ def _unit(column: str) -> str:
     name, label = _line(column)
     for text in (label, name):
         units = dict.fromkeys(match[0] for match in _UNIT.finditer(text))
-        if len(units) == 1:
-            return next(iter(units)).replace("µ", "u")
+        if len(units) > 1:
+            continue
+        if not units or _RATE.search(text):
+            return text if units else ""
+        return next(iter(units)).replace("µ", "u")
     return ""
 
 

@@ -91,7 +91,8 @@ _TABLES = {
     ),
     "batched_gemm": _Table(_BATCHED, _CK, "bf16_batched_"),
     "a8w8_batched": _Table(_BATCHED, _CK, "a8w8_batched_"),
-    "a8w8": _Table((*_SHAPE, "q_dtype_w"), _CK, "a8w8_"),
+    # Tables of preshuffled and block-scaled weights have the same columns and kernels of their own.
+    "a8w8": _Table((*_SHAPE, "q_dtype_w"), _CK, "a8w8_rowwise_"),
     "moe": _Table(
         (
             *("gfx", "cu_num", "token", "model_dim", "inter_dim", "expert", "topk", "dtype"),

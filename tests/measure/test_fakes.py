@@ -58,6 +58,8 @@ LONGER = {
     "half_the_keys": Cache.HOT,
     "slow_after_pause": Cache.HOT,
 }
+# What the most modest fake gains, and how often a fake is measured at most.
+LEAST_GAIN, ATTEMPTS = 0.05, 5
 HONEST = [*sorted((TESTS / "fakes" / "honest").glob("*.py")), EXAMPLE]
 
 
@@ -98,8 +100,15 @@ def marks(path: Path, cache: Cache) -> list[pytest.MarkDecorator]:
     "fake", [pytest.param(f, id=f.name, marks=marks(f.path, f.cache)) for f in FAKES]
 )
 def test_a_fake_is_refused(device: CpuDevice, fake: Any) -> None:
-    result = run(device, fake.path, fake.problem, fake.cache)
-    assert result.status.value in REFUSED, result.error
+    """A gain within the interval is not refused, nor seen by anybody: where other work makes the
+    interval that wide, the fake is measured again."""
+    for _ in range(ATTEMPTS):
+        result = run(device, fake.path, fake.problem, fake.cache)
+        if result.status.value in REFUSED:
+            return
+        assert result.measurement is not None, result.error
+        assert result.measurement.rel_half_width > LEAST_GAIN, result
+    pytest.skip("other work on this machine leaves no interval that is narrow enough")
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,10 @@ def repo(kernel_repo, monkeypatch):
 
 def test_a_slower_commit_fails_and_the_comment_says_so_first(repo, kmark, tmp_path):
     md = tmp_path / "comment.md"
-    ended = kmark("gate", "--base", "HEAD~2", "-b", repo.name, *FAST, "--md", str(md))
+    for _ in range(3):  # other work on the machine may leave the kernel undecided
+        ended = kmark("gate", "--base", "HEAD~2", "-b", repo.name, *FAST, "--md", str(md))
+        if ended.code == 1:
+            break
     assert ended.code == 1, ended.err
     text = md.read_text()
     assert text.startswith("### kernelmark: 1 of 1 kernel got slower")

@@ -121,6 +121,23 @@ def test_infinities_are_right_where_the_format_ends():
         assert_close(torch.full((4, 4), -torch.inf).half(), op="gemm", inputs=[a, b])
 
 
+@pytest.mark.parametrize("terms", [1024, 65536])
+def test_equal_terms_drift_and_random_ones_do_not(terms):
+    """Roundings of equal terms have one direction. A bound that allows for it still finds what is
+    missing from a long sum of random terms."""
+    total = np.cumsum(np.full(terms, 0.1, np.float32))[-1]
+    a, b = np.full((2, terms), 0.1, np.float32), np.ones((terms, 2), np.float32)
+    assert assert_close(np.full((2, 2), total), op="gemm", inputs=[a, b]).worst <= 1
+    rng = np.random.default_rng(0)
+    a, b = (rng.normal(size=shape).astype(np.float16) for shape in ((8, terms), (terms, 8)))
+    exact = a.astype(float) @ b.astype(float)
+    about = {"op": "gemm", "inputs": [a, b]}
+    assert assert_close(exact.astype("f4"), **about).worst <= 1
+    for wrong in (0 * exact, 1.03 * exact, a[:, :-256].astype(float) @ b[:-256].astype(float)):
+        with pytest.raises(AssertionError):
+            assert_close(wrong.astype("f4"), **about)
+
+
 def softmax(x):
     weights = np.exp(x - x.max(axis=-1, keepdims=True))
     return weights / weights.sum(axis=-1, keepdims=True)
@@ -145,6 +162,8 @@ def test_any_function_by_its_reference():
         ({"op": "gemm", "reference": softmax}, UsageError),
         ({"op": "no_such"}, UsageError),
         ({"op": "gemm", "rtol": 1e-3}, UsageError),
+        ({"reference": softmax, "rtol": float("inf")}, UsageError),
+        ({"reference": softmax, "atol": -1.0}, UsageError),
         ({"op": "gemm", "tb": "x"}, ProblemError),
         ({"op": "gemm", "nope": 1}, ProblemError),
         ({"op": "gemm", "m": 3}, ProblemError),

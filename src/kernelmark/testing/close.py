@@ -15,7 +15,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ from kernelmark.numerics.generate import Inputs
 from kernelmark.numerics.project import project
 from kernelmark.ops._checks import FALSE_ALARM, POSITIONS, any_values, rng_for
 from kernelmark.ops._own import OUTPUT, Definition, OwnOp, given_spec
-from kernelmark.ops.base import Op, Parameter, TensorHelp
+from kernelmark.ops.base import Op, Parameter, Reference, TensorHelp
 
 Ints = NDArray[np.int64]
 Arrays = Mapping[str, TensorSpec]  # with their values
@@ -257,7 +257,8 @@ def _compared(op: Op, problem: Problem, arrays: Arrays, seed: int) -> Closeness:
     with np.errstate(invalid="ignore"), any_values(dtypes, acc, _largest(tensors)):
         tolerance = op.tolerance(problem)
         where = _positions(op, problem, got, seed)
-        errors = _errors(op, problem, inputs, where, got, tolerance)
+        reference = op.reference(problem, inputs, where)
+    errors = _errors(op, problem, reference, got[where], tolerance)
     if not (errors.ratio <= 1.0).all():
         raise AssertionError(_message(problem, out, where, got, errors, tolerance))
     rows, worst = 0, float(errors.ratio.max(initial=0.0))
@@ -265,7 +266,11 @@ def _compared(op: Op, problem: Problem, arrays: Arrays, seed: int) -> Closeness:
     if where.size < out.count and contraction is not None and np.isfinite(got).all():
         signs = 2.0 * rng_for(seed).integers(0, 2, contraction.cols, np.int8) - 1.0
         projection = project(contraction, tensors, signs)
-        check = check_projection(contraction, projection, tolerance, out.type)
+        # Its magnitudes are sums of absolute terms, of which the error is this share at most.
+        terms = op.reference(problem, inputs, where).magnitude
+        share = float((reference.magnitude[terms > 0] / terms[terms > 0]).max(initial=0.0))
+        narrower = replace(tolerance, per_magnitude=tolerance.per_magnitude * share)
+        check = check_projection(contraction, projection, narrower, out.type)
         if check.bad:
             raise AssertionError(
                 f"{problem.key}: {check.bad} of {check.rows} {contraction.unit}s of {out.name} are"
@@ -302,24 +307,13 @@ def _positions(op: Op, problem: Problem, got: NDArray[np.float64], seed: int) ->
 
 
 def _errors(
-    op: Op,
-    problem: Problem,
-    inputs: Inputs,
-    where: Ints,
-    got: NDArray[np.float64],
-    tolerance: Tolerance,
+    op: Op, problem: Problem, reference: Reference, got: NDArray[np.float64], tolerance: Tolerance
 ) -> SampledErrors:
-    reference = op.reference(problem, inputs, where)
     # A tolerance is for POSITIONS elements that are compared at once; its tail is exponential.
-    more = math.log(2 * max(where.size, POSITIONS) / FALSE_ALARM)
+    more = math.log(2 * max(got.size, POSITIONS) / FALSE_ALARM)
     more /= math.log(2 * POSITIONS / FALSE_ALARM)
-    wider = Tolerance(
-        per_magnitude=tolerance.per_magnitude * more,
-        per_value=tolerance.per_value,
-        absolute=tolerance.absolute,
-        why=tolerance.why,
-    )
-    return compare(got[where], reference, wider, dtype(op.output(problem).dtype))
+    wider = replace(tolerance, per_magnitude=tolerance.per_magnitude * more)
+    return compare(got, reference, wider, dtype(op.output(problem).dtype))
 
 
 def _message(

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.result import Status
 from kernelmark.workloads import importers
 from kernelmark.workloads.importers import Overrides
 
@@ -55,6 +56,22 @@ def test_a_header_may_begin_with_the_function_and_the_types(results, function):
     (one,) = results(text)
     assert one.case.problem.key.startswith("gemm m=5 n=48 k=32 a=f16 b=f16 c=f16 acc=f32")
     assert one.case.backend == "rocblas"
+
+
+@pytest.mark.parametrize("check", ["nan,failed,failed", "0.9,failed,1e-3", "inf,1e-5,1e-5"])
+def test_what_failed_the_clients_verification_is_wrong(results, check):
+    checked = "hipblaslt-Gflops,us,CPU-Gflops,CPU-us,norm_error,atol,rtol"
+    head = f"[0]:{LT},{checked}\n    {LT_ROW},1,7,1,9,"
+    (one,) = results(f"{head}{check}\n")
+    assert one.status is Status.WRONG
+    (one,) = results(f"{head}1e-7,1e-5,1e-5\n")
+    assert one.status is Status.OK
+
+
+def test_solutions_of_a_table_of_winners_stay_apart(results):
+    head = f"{LT},soulution_index,hipblaslt-Gflops,us\n"
+    found = results(f"{head}{LT_ROW},10002,1,41.2\n{LT_ROW},10003,1,51.2\n")
+    assert [one.case.config["solution_index"] for one in found] == [10002, 10003]
 
 
 def test_rows_without_types_cannot_be_repetitions(results):

@@ -161,6 +161,8 @@ def test_tables_of_aiter_s_fused_moe(times, read, cells, lost):
     (result,) = times(text, "tuned_fmoe.csv")
     assert us(result) == [32.3]
     assert (result.case.problem.op == "moe") == (not lost)
+    other = text.splitlines()[1].replace("k1", "k3")
+    assert len(times(f"{text}{other}\n", "tuned_fmoe.csv")) == 2, "other kernels, no repetition"
 
 
 TUNABLE = (

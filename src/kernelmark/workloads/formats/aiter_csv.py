@@ -65,6 +65,8 @@ _CHOSEN = {
     "ksplit": "split_k",
     "block_m": "block_m",
     "run_1stage": "stages",
+    "kernelName1": "kernel1",
+    "kernelName2": "kernel2",
     "_tag": "tag",
 }
 _TIMING = Timing(cache=Cache.HOT)

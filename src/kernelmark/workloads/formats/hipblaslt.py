@@ -25,6 +25,7 @@ from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.registry import FormatFacts
+from kernelmark.core.result import Status
 from kernelmark.core.timing import Cache, Timer, Timing
 from kernelmark.workloads import blas, calls
 from kernelmark.workloads.calls import (
@@ -85,6 +86,7 @@ MEASURED_COLUMNS = frozenset(
             "atol",
             "rtol",
             "kernel",
+            "soulution_index",
         ),
         # Of GEKO's summary: the chosen kernel, and the share of its time.
         *("solution", "solutionIdx", "lib_source", "total (us)", "% of total"),
@@ -100,7 +102,15 @@ _GEMM = (
     *("transA", "transB", "batch_count", "m", "n", "k", "a_type", "b_type", "c_type", "d_type"),
     "compute_type",
 )
-_CONFIG = {"splitK": "splitk", "wgm": "wgm", "sol_idx_global": "solution_index"}
+_CONFIG = {
+    "splitK": "splitk",
+    "wgm": "wgm",
+    "sol_idx_global": "solution_index",
+    "soulution_index": "solution_index",  # as older clients spelled it
+}
+# Columns of the client's own verification (-v), and what they have if it failed.
+_VERIFIED = ("norm_error", "norm_error_1", "atol", "rtol")
+_FAILED = ("failed", "nan", "-nan", "inf", "-inf")
 _NO_TYPES = "rocblas-bench --log_function_name --log_datatype prints them"
 
 
@@ -355,7 +365,10 @@ def _row(printed: _Printed, arch: str) -> ResultRow:
         for column, name in _CONFIG.items()
         if cells.text(column, "0") != "0"
     }
+    failed = [name for name in _VERIFIED if cells.text(name).lower() in _FAILED]
     return ResultRow(
+        status=Status.WRONG if failed else Status.OK,
+        error=Reason(f"the client's {failed[0]} is {cells[failed[0]]}") if failed else NO_REASON,
         problem=row_problem(cells, arch),
         backend="hipblaslt" if "hipblaslt-Gflops" in cells else "rocblas",
         samples_s=(cells.number("us") * 1e-6,),

@@ -142,6 +142,14 @@ def test_times_of_aiter_s_tables_are_per_gpu_and_kernel(times):
     assert failed.status is Status.RUNTIME_ERROR
 
 
+@pytest.mark.parametrize(("units", "dtype"), [("304", "f8e4m3fnuz"), ("256", "f8e4m3")])
+def test_fp8_of_a_table_without_an_architecture_is_that_of_its_units(times, units, dtype):
+    head = "cu_num,M,N,K,kernelId,splitK,us,kernelName,tflops,bw,errRatio\n"
+    row = f"{units},16,1536,7168,3,0,9.5,a8w8_bpreshuffle_x,1,1,0.0\n"
+    (result,) = times(head + row, "a8w8_bpreshuffle_tuned_gemm.csv")
+    assert dtype in result.case.problem.key
+
+
 @pytest.mark.parametrize(
     ("cells", "lost"),
     [

@@ -69,6 +69,8 @@ _CHOSEN = {
     "kernelName2": "kernel2",
     "_tag": "tag",
 }
+# aiter's gfx_from_cu_num, for tables that have no architecture.
+GFX_OF_UNITS = {"256": "gfx950", "80": "gfx942", "304": "gfx942"}
 _TIMING = Timing(cache=Cache.HOT)
 # Types of the operands by a word in the name, the least ambiguous first: names of kernels contain
 # the output type too. Without q_dtype_w, aiter's tuners use int8 for a8w8, fp8 for the other two.
@@ -236,6 +238,7 @@ class AiterTimes(Importer):
         for cells in table:
             # The table's readers have sizes in capitals.
             named = {sizes.get(name, name): text for name, text in cells.items()}
+            named["gfx"] = arch = cells.text("gfx") or GFX_OF_UNITS.get(cells.text("cu_num"), "")
             (call,) = reader.row(Fields(named, cells.where), options)
             time_us = 0.0 if cells.text("us") == "inf" else cells.number("us")
             kernels = (cells.text(name) for name in ("kernelName", "kernelName1", "kernelName2"))
@@ -254,7 +257,7 @@ class AiterTimes(Importer):
                 kernel=" ".join(filter(None, kernels)),
                 # Rows of several GPUs are of one file, and of one shape.
                 device=" ".join(filter(None, (cells.text("gfx"), cells.text("cu_num"), "CUs"))),
-                arch=cells.text("gfx"),
+                arch=arch,
             )
 
 

@@ -50,10 +50,9 @@ from kernelmark.tune.install.emitters.base import (
 )
 from kernelmark.tune.install.emitters.blas import base_arch, blas_call, solution_index
 from kernelmark.tune.results import Outcome
+from kernelmark.workloads.formats.aiter_csv import GFX_OF_UNITS
 
 _MEASURED = ("us", "kernelName", "tflops", "bw", "errRatio")
-# aiter's gfx_from_cu_num.
-_GFX_OF_UNITS = {"256": "gfx950", "80": "gfx942", "304": "gfx942"}
 _SILU = "ActivationType.Silu"
 _MOST_TOKENS = (32768, 131072)
 _IGNORED = "flydsl_fallback"  # a tag of rows that aiter does not look up
@@ -160,7 +159,7 @@ class AiterTables(LineEmitter):
                 continue
             values = dict.fromkeys(table.values, "")
             values |= dict(zip(columns, cells, strict=False))
-            values.setdefault("gfx", _GFX_OF_UNITS.get(values["cu_num"], ""))
+            values.setdefault("gfx", GFX_OF_UNITS.get(values["cu_num"], ""))
             if values.get("_tag") == _IGNORED:
                 continue
             key = FrozenDict({name: values.get(name, "") for name in table.key})
@@ -304,7 +303,7 @@ def _order(table: _Table) -> tuple[str, ...]:
 
 
 def _moe_key(problem: Problem, arch: str, units: str, columns: Sequence[str]) -> Key:
-    if columns and "gfx" not in columns and _GFX_OF_UNITS.get(units) != arch:
+    if columns and "gfx" not in columns and GFX_OF_UNITS.get(units) != arch:
         raise CannotWrite(f"the file has no column gfx: aiter takes cu_num={units} for another GPU")
     d = problem.dims
     sizes = {"token": padded_tokens(d["m"]), "model_dim": d["k"], "inter_dim": d["n"]}

@@ -74,6 +74,14 @@ def test_solutions_of_a_table_of_winners_stay_apart(results):
     assert [one.case.config["solution_index"] for one in found] == [10002, 10003]
 
 
+def test_a_bias_is_part_of_a_problem_that_no_op_computes(results):
+    head = f"{LT},hipblaslt-Gflops,us\n"
+    plain = LT_ROW.replace("none,0", "gelu,0")
+    rows = [plain, plain.replace("gelu,0", "gelu,1")]
+    found = results(head + "".join(f"{row},1,7\n" for row in rows))
+    assert len({one.case.problem for one in found}) == 2
+
+
 def test_rows_without_types_cannot_be_repetitions(results):
     """They may be of two types: the header of f32 and of f16 is the same."""
     row = f"{ROCBLAS}{PERF}N,T,48,5,32,1,48,0,5,48,48,1, 2, 10, 100, 7.5\n"

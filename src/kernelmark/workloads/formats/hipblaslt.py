@@ -95,7 +95,7 @@ MEASURED_COLUMNS = frozenset(
 # Columns that make a call more than a plain GEMM, unless they are 0, none or empty.
 _SET = (
     *("grouped_gemm", "activation_type", "scaleA", "scaleB", "scaleC", "scaleD", "amaxD"),
-    *("swizzle_a", "swizzle_b"),
+    *("swizzle_a", "swizzle_b", "bias_vector"),
 )
 _SIZES = ("m", "n", "k", "batch_count")
 _GEMM = (

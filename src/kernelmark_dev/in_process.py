@@ -120,8 +120,8 @@ class InProcessWorkers(LocalWorkers):
         owners.pop(None, None)
         if not owners:
             return messages
-        told = super().wait(list(owners), 0.0 if messages else timeout_s)
-        later = [(owners[process], message) for process, message in told]
+        replies = super().wait(list(owners), 0.0 if messages else timeout_s)
+        later = [(owners[process], message) for process, message in replies]
         # The request was sent before the process was ready.
         return messages + [
             (worker, message)

@@ -66,7 +66,7 @@ class TensileLite(Backend):
 
     def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
         lds = int(info.attributes.get("shared_per_block", 0)) or genes.LDS_BYTES
-        values = _known(problem, info.arch)
+        values = _parameters(problem, info.arch)
         kind = genes.problem_type(problem)
 
         def check(configs: Sequence[Config]) -> list[str]:
@@ -122,7 +122,7 @@ class TensileLite(Backend):
 
     def _full(self, problem: Problem, config: Config, info: DeviceInfo) -> Config:
         """Return a config with every parameter; raise Unsupported for an unknown name or value."""
-        values = _known(problem, info.arch)
+        values = _parameters(problem, info.arch)
         _rules.refuse_unknown(self.name, config, (*values, _lt.WORKSPACE))
         given = {name: value for name, value in config.items() if name in values}
         for name, value in given.items():
@@ -138,7 +138,7 @@ class TensileLite(Backend):
         return FrozenDict({**space.default, **given})
 
 
-def _known(problem: Problem, arch: str) -> genes.Parameters:
+def _parameters(problem: Problem, arch: str) -> genes.Parameters:
     """Return the parameters and values that the checkout has."""
     ours = genes.parameters(problem, arch)
     known = _valid(arch, tuple(ours))

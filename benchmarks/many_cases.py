@@ -44,12 +44,14 @@ import atexit, json, resource, sys
 def usage(who):
     used = resource.getrusage(who)
     return {"cpu_s": used.ru_utime + used.ru_stime, "mb": used.ru_maxrss / 1024}
+file = sys.argv[1]
 def write():
     own, workers = usage(resource.RUSAGE_SELF), usage(resource.RUSAGE_CHILDREN)
-    json.dump({"own": own, "workers": workers}, open(sys.argv[1], "w"))
+    json.dump({"own": own, "workers": workers}, open(file, "w"))
 atexit.register(write)
 from kernelmark.cli.main import main
-main(sys.argv[2:])
+sys.argv[:2] = ["kmark"]
+main()
 """
 Usage = dict[str, dict[str, float]]
 Row = dict[str, Any]

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from kernelmark.core.timing import Timing
 from kernelmark.host.processes import own_command
 from kernelmark.ops import parse
 from kernelmark.runners.protocol import OUT_OF_MEMORY_EXIT
+from kernelmark.runners.worker import LoadedCode
 
 COMMAND = own_command("kernelmark.runners.worker", "--device", "fake")
 PROBLEM = parse("gemm m=8 n=8 k=8 a=f32 b=f32 c=f32")
@@ -211,3 +213,28 @@ def test_a_worker_without_memory_for_its_reply_ends_with_a_code_of_its_own(tmp_p
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
     )
     assert done.returncode == OUT_OF_MEMORY_EXIT
+
+
+def replace_code(module):
+    module.median.__code__ = module.mean.__code__
+
+
+@pytest.mark.parametrize(
+    "replace",
+    [
+        lambda module: setattr(module, "median", module.mean),
+        lambda module: delattr(module, "median"),
+        replace_code,
+        lambda module: setattr(module.Block, "time", lambda self: 0.0),
+        lambda module: sys.modules.update({module.__name__: types.ModuleType("other")}),
+    ],
+)
+def test_every_way_to_replace_loaded_code_is_found(monkeypatch, replace):
+    module = types.ModuleType("kernelmark.example")
+    source = "def median(): pass\ndef mean(): pass\nclass Block:\n    def time(self): pass\n"
+    exec(source, module.__dict__)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    code = LoadedCode()
+    assert code.replaced() == ""
+    replace(module)
+    assert code.replaced().startswith("kernelmark.example")

@@ -396,10 +396,11 @@ def load_timing(timing: str | Timing) -> Timing:
 
 @contextlib.contextmanager
 def loaded(
-    ref: str | os.PathLike[str], store_argument: StoreArgument
+    ref: str | os.PathLike[str], store_argument: StoreArgument, problems: int | None = None
 ) -> Iterator[tuple[Results, Store | None]]:
     """Yield the results of a run with their roofs, and the open store; None instead of the store
-    if the run is in a file. A `store_argument` of None is the user's own store."""
+    if the run is in a file. A `store_argument` of None is the user's own store. Of a stored run,
+    `problems` limits the results as in `Store.result_set`."""
     if not isinstance(ref, str | os.PathLike):
         raise UsageError(
             f"ref={ref!r} is not the name of a run",
@@ -415,7 +416,7 @@ def loaded(
             return
         from kernelmark.api.roofs import stored_roofs
 
-        result_set = store.result_set(store.run(ref).id)
+        result_set = store.result_set(store.run(ref).id, problems)
         yield Results(result_set, stored_roofs(store, result_set)), store
 
 

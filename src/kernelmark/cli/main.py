@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -27,6 +28,9 @@ __all__ = ["app", "main", "prepared"]
 
 _GROUPS = ("tune", "iree", "store", "token")
 _ANYWHERE = ("--debug", "--wide")
+# Results are hundreds of thousands of objects without cycles. With the default thresholds, the
+# garbage collector traverses all of them again and again: half the time of reading a large run.
+_GC_THRESHOLDS = (20_000, 20, 50)
 
 
 def __getattr__(name: str) -> Any:
@@ -45,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         before = catch_stops(importing=_end_importing if argv is None else None)
         if argv is None:
             raise_ignored()
+            gc.set_threshold(*_GC_THRESHOLDS)
         code = _run([*(sys.argv[1:] if argv is None else argv)])
         # only the exit remains: a signal ends the process at once, with the same code
         if argv is None:

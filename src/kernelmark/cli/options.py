@@ -251,6 +251,7 @@ Figure = Annotated[
         help="Draw a figure into FILE.png, .svg, .html (offline) or .json (Vega-Lite).",
     ),
 ]
+MOST_PROBLEMS = 1000  # in a table, unless the user asks for all; a run may have 20,000
 Quiet = Annotated[
     bool,
     option(

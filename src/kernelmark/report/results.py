@@ -9,6 +9,7 @@ must be visible.
 from __future__ import annotations
 
 import html
+import itertools
 import json
 import math
 from collections import Counter
@@ -258,6 +259,17 @@ def _compare_with_best(result: Result, best: Result) -> tuple[float, bool]:
 def _ranks(result: Result) -> bool:
     measured = result.measurement
     return result.status is Status.OK and measured is not None and measured.reliable
+
+
+def first_problems(rows: Sequence[ResultRow], count: int) -> list[ResultRow]:
+    """Return the rows of the first `count` problems, and all that are not ok."""
+    keys = dict.fromkeys(row.result.case.problem.key for row in rows)
+    first = frozenset(itertools.islice(keys, count))
+    return [
+        row
+        for row in rows
+        if row.result.status is not Status.OK or row.result.case.problem.key in first
+    ]
 
 
 def with_separator(rows: Sequence[ResultRow]) -> list[ResultRow | None]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypedDict, TypeVar, Unpack, cast
 
-from sqlalchemy import ColumnElement, Select, func, select
+from sqlalchemy import ColumnElement, Select, func, or_, select
 from sqlalchemy.engine import Connection
 
 from kernelmark.core import codec
@@ -107,14 +107,22 @@ class Decoder:
         ]
 
     def results(
-        self, connection: Connection, run_no: int, selection: CaseSelection
+        self,
+        connection: Connection,
+        run_no: int,
+        selection: CaseSelection,
+        problems: int | None = None,
     ) -> Iterator[Result]:
-        """Yield the results of a run, in the order they were added."""
-        whole = all(value is None for value in selection.values())
+        """Yield the results of a run, in the order they were added; see `results_query`."""
+        whole = problems is None and all(value is None for value in selection.values())
         tally = connection.execute(select(runs.c.tally).where(runs.c.no == run_no)).scalar()
+        if problems is not None and tally is not None:
+            checksums = select(func.sum(results.c.checksum)).where(results.c.run_no == run_no)
+            if tally != int(connection.execute(checksums).scalar() or 0):
+                raise _incomplete(run_no)
         streaming = connection.execution_options(yield_per=500)
         total = 0
-        for row in streaming.execute(results_query(run_no, selection)):
+        for row in streaming.execute(results_query(run_no, selection, problems)):
             with _whole(f"stored result {row.no}"):
                 result = self.decode(row)
             total += row.checksum or 0
@@ -222,14 +230,27 @@ def runs_query(*conditions: ColumnElement[bool]) -> Select[Any]:
     )
 
 
-def results_query(run_no: int, selection: CaseSelection) -> Select[Any]:
-    """Return the query for results of a run, in the order they were added."""
+def results_query(
+    run_no: int, selection: CaseSelection, first_problems: int | None = None
+) -> Select[Any]:
+    """Return the query for results of a run, in the order they were added. With `first_problems`,
+    only those of so many problems, and all that are not ok."""
     conditions = _conditions(selection)
-    return (
-        _whole_results()
-        .where(results.c.run_no == run_no, *conditions["results"], *conditions["cases"])
-        .order_by(results.c.no)
+    query = _whole_results().where(
+        results.c.run_no == run_no, *conditions["results"], *conditions["cases"]
     )
+    if first_problems is not None:
+        first = (
+            select(cases.c.problem_no)
+            .join(results, results.c.case_no == cases.c.no)
+            .where(results.c.run_no == run_no)
+            .group_by(cases.c.problem_no)
+            .order_by(func.min(results.c.no))
+            .limit(first_problems)
+        )
+        is_failure = results.c.status != Status.OK.value
+        query = query.where(or_(cases.c.problem_no.in_(first), is_failure))
+    return query.order_by(results.c.no)
 
 
 def _whole_results(*more: Any) -> Select[Any]:

@@ -507,11 +507,14 @@ class Store:
             query = query.where(results.c.device == clean(device))
         return set(self._read(lambda c: c.execute(query).scalars().all()))
 
-    def result_set(self, run_id: str) -> ResultSet:
-        """Return a run with its results, as `kmark export` writes it."""
-        query = reading.runs_query(runs.c.no == self._number(run_id))
+    def result_set(self, run_id: str, problems: int | None = None) -> ResultSet:
+        """Return a run with its results, as `kmark export` writes it. With `problems`, only the
+        results of the first so many problems, and all that are not ok."""
+        number = self._number(run_id)
+        query = reading.runs_query(runs.c.no == number)
         run = self._read(lambda c: self._decoder.runs(c, query))[0]
-        return ResultSet(run=run, results=tuple(self.results(run_id)))
+        found = self._read(lambda c: tuple(self._decoder.results(c, number, {}, problems)))
+        return ResultSet(run=run, results=found)
 
     def add_result_set(self, new: ResultSet) -> Imported:
         """Add a run with its results, and return what was new. Stored data is not changed, so that

@@ -328,6 +328,22 @@ class StoreContract:
             r.case.problem.key for r in added
         ]
 
+    def test_the_first_problems_come_with_every_failure(
+        self, store: Store, new_run: Callable[..., Run]
+    ) -> None:
+        run = new_run()
+        cases = [
+            Case(problem=problem(m), backend=backend)
+            for backend in ("numpy", "torch")
+            for m in (5, 3, 9)
+        ]
+        added = [measured(case, (1.0,)) for case in cases]
+        added[-1] = dataclasses.replace(added[-1], status=Status.CRASHED, measurement=None)
+        store.add_results(run.id, added)
+        first = store.result_set(run.id, problems=1).results
+        assert first == (added[0], added[3], added[5])
+        assert store.result_set(run.id, problems=2).results == (*added[:2], *added[3:])
+
     # Adding
 
     def test_adding_again_replaces(self, store: Store, new_run: Callable[..., Run]) -> None:

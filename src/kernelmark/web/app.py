@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import gzip
 import hashlib
 import logging
@@ -432,10 +431,6 @@ def _path_parameters(view: View) -> list[dict[str, Any]]:
 
 
 _BACKLOG = 512
-# A summary is hundreds of thousands of objects without cycles. With the default thresholds, the
-# garbage collector traverses all of them every few runs read, which takes longer than reading a
-# run.
-_GC_THRESHOLDS = (20_000, 20, 50)
 _READ_ONLY = ("store-read-only", "store-folder-read-only")
 IDLE_S = 15.0
 _END_S = 2  # for requests in flight when the server is stopped
@@ -477,7 +472,6 @@ def serve(
         backlog=_BACKLOG,
     )
     server = uvicorn.Server(config)
-    gc.set_threshold(*_GC_THRESHOLDS)
     threading.Thread(target=warm_up, name="warm-up", daemon=True).start()
     shown = f"[{host}]" if ":" in host else host
     on_message(

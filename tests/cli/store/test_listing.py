@@ -372,3 +372,25 @@ def test_emitters_are_listed_with_what_was_not_tried(kmark, tmp_path):
     assert found == cautions
     shown = kmark("list", "emitters").out
     assert all(text in shown for text in cautions.values())
+
+
+def test_show_prints_the_first_problems_and_every_failure(kmark, monkeypatch):
+    axes = ("-a", "m=[1:6]", "-a", "n=8", "-a", "k=8")
+    timing = ("--max-s", "0.01", "--warmup-s", "0", "--jobs", "0")
+    words = ("run", "-o", "gemm", "-d", "fake", "-b", "fake", "--dtype", "f32", *timing)
+    whole = kmark(*words, *axes)
+    assert kmark("show").out == whole.out
+    few = kmark("show", "-q", "--limit", "2")
+    assert few.out.splitlines() == whole.out.splitlines()[:4]
+    assert "--limit 0" in few.err
+    assert kmark("show", "--limit", "0").out == whole.out
+    rows = kmark("show", "--limit", "2", "--csv", "-").out.splitlines()
+    assert len(rows) == len(kmark("show", "--csv", "-").out.splitlines()) == 7
+    assert len(kmark("show", "--limit", "2", "--filter", "m=[456]").out.splitlines()) == 5
+    monkeypatch.setattr("kernelmark.cli.options.MOST_PROBLEMS", 2)
+    again = kmark(*words, *axes, "-q")
+    assert (len(again.out.splitlines()), "--limit 0" in again.err) == (4, True)
+    crashed = kmark(
+        *words, "-a", "m=[1:3]", "-a", "n=8", "-a", "k=8", "--config", "behaviour=raise"
+    )
+    assert (len(crashed.out.splitlines()), "--limit 0" in crashed.err) == (5, False)

@@ -54,27 +54,37 @@ _COMMANDS = 3
 
 
 def put_results(
-    results: Results, outputs: Outputs, *, table: bool = True, quiet: bool = False
-) -> None:
-    """Print the answer and the table, unless stdout has data, and write the requested files."""
+    results: Results,
+    outputs: Outputs,
+    *,
+    table: bool = True,
+    quiet: bool = False,
+    problems: int | None = None,
+) -> int:
+    """Print the answer and the table, unless stdout has data, and write the requested files. With
+    `problems`, the table has only so many of them, and all failures. Return the number of results
+    that it leaves out."""
     from kernelmark.report.micro import metrics_table
-    from kernelmark.report.results import results_table, with_separator
+    from kernelmark.report.results import first_problems, results_table, with_separator
     from kernelmark.report.summary import answer
 
+    timed = results.timed if problems is None else first_problems(results.timed, problems)
+    hidden = 0
     try:
         if table and not outputs.stdout_taken and results.rows:
             for sentence in () if quiet else answer(results.timed):
                 say(sentence)
-            if results.timed:
+            if timed:
+                hidden = len(results.timed) - len(timed)
                 put_table(
-                    results_table(results.timed),
-                    styles=[_style(row) for row in with_separator(results.timed)],
+                    results_table(timed), styles=[_style(row) for row in with_separator(timed)]
                 )
             if results.micro:
                 put_table(metrics_table(results.micro))
             flush()
     finally:  # write the files even if the reader of stdout closed its pipe
         outputs.put(json=results.to_json, csv=results.to_csv, md=results.to_md)
+    return hidden
 
 
 def print_notes(
@@ -86,16 +96,22 @@ def print_notes(
     store_options: Sequence[str] = (),
     more: Sequence[str] = (),
     most: int | None = None,
+    hidden: int = 0,
+    unread: int = 0,
 ) -> None:
     """Print failures with rerun commands, at most `most` warnings, notes, and where results are
     stored. `warned`: stdout has the warnings. `store_options` is the `--store` option, `more`
-    are arguments for reruns."""
+    are arguments for reruns. The table leaves out `hidden` results, and `unread` ones that are not
+    in `results` either: all are ok."""
     from kernelmark.report.summary import collect_warnings, find_failures, mark_text, status_summary
 
     run_id = results.run.id if store is not None else None
     for failure in find_failures(results.rows):
         _print_failure(failure, run_id, store_options, more)
     mark = "" if warned else mark_text(results.rows)
+    if (left_out := hidden + unread) and run_id is not None:
+        command = extended(f"kmark show {run_id} --limit 0", store_options)
+        say(f"the table leaves out {counted(left_out, 'ok result')}; all: {command}")
     if quiet:
         if mark and run_id is not None:
             say(f"{mark}; details: {extended(f'kmark show {run_id}', store_options)}")
@@ -113,7 +129,8 @@ def print_notes(
         say(f"note: {text}")
     where = f"stored in {store.where}" if store is not None else "not stored"
     name = f"{results.run.id} ({results.run.label})" if results.run.label else results.run.id
-    say(f"run {name}: {status_summary(results.rows) or 'no results'}; {where}")
+    more_ok = f" (and {unread} ok that were not read)" if unread else ""
+    say(f"run {name}: {status_summary(results.rows) or 'no results'}{more_ok}; {where}")
 
 
 def print_demo_hints(results: Results, store_options: Sequence[str]) -> None:
@@ -453,8 +470,9 @@ def _finish(
     store_option = () if store is None else store_words(options.store)
     # A resumed run keeps its original arguments.
     more = (*rerun_words((*results.run.argv, *argv[1:])), *store_option)
+    hidden, most = 0, None if store is None else o.MOST_PROBLEMS
     try:
-        put_results(results, outputs, quiet=options.quiet)
+        hidden = put_results(results, outputs, quiet=options.quiet, problems=most)
     finally:
         quiet, warned = options.quiet, outputs.md == "-"
         print_notes(
@@ -465,6 +483,7 @@ def _finish(
             store_options=store_option,
             more=more,
             most=_DEMO_WARNINGS if demo else None,
+            hidden=hidden,
         )
         if interrupted and store is None:
             say("interrupted: nothing is stored, since --no-store was given")

@@ -652,6 +652,16 @@ Samples = Annotated[
         help="Show everything about each result: blocks, samples, clocks, check, kernel, cost.",
     ),
 ]
+ProblemLimit = Annotated[
+    int,
+    o.option(
+        "--limit N",
+        o.OUTPUT,
+        min=0,
+        help="Print the first N problems of a stored run, and every failure; 0: all. Data files and"
+        " selections are whole.",
+    ),
+]
 
 
 def show(
@@ -663,6 +673,7 @@ def show(
     status: o.StatusWords = None,
     case: CaseRef = None,
     samples: Samples = False,
+    limit: ProblemLimit = o.MOST_PROBLEMS,
     store: o.StorePlace = None,
     outputs: o.Outputs,
     quiet: o.Quiet = False,
@@ -672,7 +683,9 @@ def show(
     from kernelmark.cli.measure.run import print_notes, put_results
     from kernelmark.report.detail import detail
 
-    with loaded(ref, store) as (results, opened):
+    selects = any((ops, backends, filter, status, case)) or samples or outputs.any
+    problems = None if selects or not limit else limit
+    with loaded(ref, store, problems) as (results, opened):
         store_options = () if opened is None else store_words(store)
         rerun_options = rerun_words(results.run.argv)
         # A run measured with --no-store and imported here: its reruns are stored.
@@ -695,6 +708,9 @@ def show(
                 put("\n")
             return 0
         put_results(chosen_results, outputs, quiet=quiet)
+        unread = 0
+        if opened is not None and problems is not None:
+            unread = sum(opened.counts(results.run.id).values()) - len(results)
         warned = outputs.md == "-"
         print_notes(
             chosen_results,
@@ -703,6 +719,7 @@ def show(
             warned=warned,
             store_options=store_options,
             more=more,
+            unread=unread,
         )
     return 0
 

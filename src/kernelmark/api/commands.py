@@ -1,8 +1,8 @@
 """Benchmark commands of others, run as they are: how far equal runs of one differ, and whether two
 differ.
 
-A run of a command is one observation of each time that it reports; what is inside a run, its own
-samples and interval, is used only to say where the variation comes from.
+A run of a command is one observation of each time that it reports. What is inside a run, its own
+samples and interval, only shows where the variation comes from.
 """
 
 from __future__ import annotations
@@ -34,21 +34,33 @@ LEAST_RUNS = 4
 ACCEPTED = 0.01
 # Changes that a rule may take for real, and that tools use.
 THRESHOLDS = (0.01, 0.02, 0.05, 0.10)
-# The width of a 95 % interval in standard errors.
+# The width of a 95 % interval in standard errors; the error of a median over that of a mean.
 _INTERVAL_ERRORS = 2 * 1.96
+_MEDIAN_ERROR = 1.2533
+_LEAST_SAMPLES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A time that one run of a command reported, with its own interval if it has one."""
+    """A time that one run of a command reported, with its own interval and samples if it has
+    them."""
 
     time_s: float
     low_s: float = math.nan
     high_s: float = math.nan
+    samples_s: tuple[float, ...] = ()
 
     @property
     def has_interval(self) -> bool:
         return self.low_s < self.high_s
+
+    @property
+    def error(self) -> float:
+        """The standard error of the time, as a fraction, by what was inside the run."""
+        if len(self.samples_s) < _LEAST_SAMPLES:
+            return math.log(self.high_s / self.low_s) / _INTERVAL_ERRORS
+        spread = statistics.stdev(map(math.log, self.samples_s))
+        return _MEDIAN_ERROR * spread / math.sqrt(len(self.samples_s))
 
     def meets(self, other: Reading) -> bool:
         return self.low_s <= other.high_s and other.low_s <= self.high_s
@@ -144,16 +156,21 @@ def _name(result: Result) -> str:
 def _reading(result: Result) -> Reading:
     measured = result.measurement
     assert measured is not None
-    return Reading(time_s=measured.median_s, low_s=measured.low_s, high_s=measured.high_s)
+    return Reading(
+        time_s=measured.median_s,
+        low_s=measured.low_s,
+        high_s=measured.high_s,
+        samples_s=tuple(time_s for block in measured.blocks for time_s in block.samples_s),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EqualRuns:
     """How far the times of one benchmark differ between equal runs of its command.
 
-    The shares divide the variance between runs: `inside` is what its own intervals admit, `drift`
-    what neighbouring runs have in common, `start` the rest, new in each process: placement in
-    memory, start-up, clocks.
+    The shares divide the variance between runs: `inside` is what samples or intervals of a run
+    explain, `drift` what neighbouring runs have in common, `start` the rest, new in each process:
+    placement in memory, start-up, clocks.
     """
 
     name: str
@@ -208,11 +225,11 @@ class EqualRuns:
 
     @property
     def inside(self) -> float | None:
-        """The share of the variance that a run's own interval admits; None without intervals."""
+        """The share of the variance that what is inside a run explains; None without intervals."""
         if self.own_alarms is None or not self.spread:
             return None
-        errors = [math.log(r.high_s / r.low_s) / _INTERVAL_ERRORS for r in self.readings]
-        return min(1 - self.drift, statistics.fmean(e * e for e in errors) / self.spread**2)
+        variance = statistics.fmean(reading.error**2 for reading in self.readings)
+        return min(1 - self.drift, variance / self.spread**2)
 
     @property
     def drift(self) -> float:

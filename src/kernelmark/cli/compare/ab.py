@@ -357,6 +357,8 @@ def ab(
     """
     from kernelmark.runners.ab import parse_sides
 
+    if words and "--" not in (context.obj or ()):
+        context.fail(f"Got unexpected extra argument ({words[0]})")
     if words:
         return compare_commands(
             words,

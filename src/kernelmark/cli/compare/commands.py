@@ -269,7 +269,7 @@ def _equal_columns() -> tuple[Column, ...]:
         _share("in pairs", _in_pairs, "the slowdown that as many runs in pairs would find"),
         _share("drift", lambda row: row.drift, "share of the variance that neighbours share"),
         _share("start", lambda row: row.start, "share of the variance that is new in each run"),
-        _share("inside", lambda row: row.inside, "share that a run's own interval admits"),
+        _share("inside", lambda row: row.inside, "share that samples or interval of a run explain"),
     )
 
 

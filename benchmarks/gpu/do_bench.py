@@ -3,8 +3,10 @@
     python benchmarks/gpu/do_bench.py [-o results.json]
 
 Calls alternate in one process. `km.do_bench` flushes the cache before each call, so `kmark run`
-does the same here (cache = flush). Bars: the median lies in the interval of `kmark run`, and a call
-takes at most 1.2 times as long as Triton's with the same arguments.
+does the same here (cache = flush). Each turn has new tensors: a call has those that its function
+holds, `kmark run` draws several placements. Bars: the interval of the turns' medians, all of them,
+meets that of `kmark run`, and a call takes at most 1.2 times as long as Triton's with the same
+arguments.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,18 +43,17 @@ def compare(m: int, n: int, k: int) -> dict[str, Any]:
     from triton.testing import do_bench
 
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-    # Rounded from f32, as kernelmark's own inputs are: other bits draw other power.
-    a, b = ((torch.rand(*s, device="cuda") * 2 - 1).bfloat16() for s in ((m, k), (k, n)))
-    out = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
     calls = {"km": km.do_bench, "triton": do_bench}
     turns: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
+    kept = []  # so that the next turn gets other memory
     for _ in range(TURNS + 1):  # the first call of each also compiles and allocates
+        # Rounded from f32, as kernelmark's own inputs are: other bits draw other power.
+        a, b = ((torch.rand(*s, device="cuda") * 2 - 1).bfloat16() for s in ((m, k), (k, n)))
+        out = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
+        kept += [a, b, out]
+        call = partial(torch.mm, a, b, out=out)
         for name, bench in calls.items():
-            turns[name].append(
-                timed(
-                    lambda bench=bench: bench(lambda: torch.mm(a, b, out=out), return_mode="median")
-                )
-            )
+            turns[name].append(timed(partial(bench, call, return_mode="median")))
     timing = km.Timing.preset("default", cache=Cache.FLUSH)
     (ran,) = km.run(
         "gemm",
@@ -64,14 +66,15 @@ def compare(m: int, n: int, k: int) -> dict[str, Any]:
         timing=timing,
         roofs="none",
     )
+    assert ran.measurement is not None, ran.error
     low, high = ran.measurement.low_s * 1e6, ran.measurement.high_s * 1e6
-    us = {name: statistics.median(ms for ms, _ in of[1:]) * 1e3 for name, of in turns.items()}
+    us = {name: [ms * 1e3 for ms, _ in sorted(of[1:])] for name, of in turns.items()}
     wall = {name: statistics.median(s for _, s in of[1:]) for name, of in turns.items()}
     return {
         "problem": f"gemm m={m} n={n} k={k} bf16",
         "us": us,
         "run_us": [ran.measurement.median_s * 1e6, low, high],
-        "within": low <= us["km"] <= high,
+        "meet": low <= us["km"][-1] and us["km"][0] <= high,
         "wall_s": wall,
         "wall_ratio": wall["km"] / wall["triton"],
     }
@@ -85,13 +88,13 @@ def main() -> int:
     rows = [compare(*size) for size in SIZES]
     for row in rows:
         print(row, flush=True)
-    within = sum(row["within"] for row in rows)
+    meeting = sum(row["meet"] for row in rows)
     ratio = statistics.geometric_mean(row["wall_ratio"] for row in rows)
     bars = [
         (
-            "the median is in the interval of kmark run",
-            f"{within} of {len(rows)}",
-            within == len(rows),
+            "the intervals of km.do_bench and kmark run meet",
+            f"{meeting} of {len(rows)}",
+            meeting == len(rows),
         ),
         (f"at most {LIMIT} times as long as Triton's", f"{ratio:.2f}", ratio <= LIMIT),
     ]

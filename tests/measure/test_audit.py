@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,16 +27,20 @@ class TimedReplays(Replays):
         self.launches = 1
         self._elapsed_s: list[float] = []
         self.new_s, self.same_s = new_s, same_s
+        self.events: list[str] = []
 
     def on_new(self) -> float:
+        self.events.append("replay")
         self._elapsed_s.append(self.new_s(len(self._elapsed_s)))
         return self._elapsed_s[-1]
 
     def on_same(self) -> float:
+        self.events.append("replay")
         return self.same_s
 
     def on_new_checked(self) -> PendingCheck:
-        self.on_new()
+        self.events.append("checked replay")
+        self._elapsed_s.append(self.new_s(len(self._elapsed_s)))
         return lambda: combine([])
 
     def close(self) -> None:
@@ -58,7 +63,12 @@ def audit(
     replays = TimedReplays(spend, same_s, enqueues=enqueues)
     monkeypatch.setattr(module, "Replays", lambda *settings: replays)
     monkeypatch.setattr(module, "_draw_single", lambda *settings: [0])
-    monkeypatch.setattr(module, "single_launches", lambda *settings: lambda: combine([]))
+
+    def launch_alone(*settings: object) -> PendingCheck:
+        replays.events.append("alone")
+        return lambda: combine([])
+
+    monkeypatch.setattr(module, "single_launches", launch_alone)
     device: Any = SimpleNamespace(real_time=True, enqueues=enqueues)
     nothing: Any = None
     block = TimedBlock(
@@ -72,6 +82,21 @@ def audit(
         timed_s=1.0,
     )
     return Audit(block), replays
+
+
+@pytest.mark.parametrize("enqueues", [False, True])
+def test_nothing_runs_between_launches_alone_and_the_checked_replay(
+    monkeypatch: pytest.MonkeyPatch, *, enqueues: bool
+) -> None:
+    """A kernel that computes in every nth launch of a set may else compute in both."""
+    for _ in range(20):
+        examined, replays = audit(monkeypatch, 1.0, enqueues=enqueues)
+        examined.run(lambda: 1.0)
+        events = replays.events
+        assert events.count("checked replay") >= 1
+        assert [before for before, after in pairwise(events) if after == "checked replay"] == [
+            "alone"
+        ] * events.count("checked replay")
 
 
 @pytest.mark.parametrize("enqueues", [False, True])

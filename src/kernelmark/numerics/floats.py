@@ -108,39 +108,31 @@ def _ordered(dtype_name: str) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
 
 def _encode_small(values: NDArray[np.float64], kind: DType) -> Bits:
     """Return the nearest codes in a format of at most 8 bits; ties go to the even code."""
-    finite, codes = _ordered(kind.name)
-    size = np.abs(values)
-    above = np.clip(np.searchsorted(finite, size), 1, len(finite) - 1)
-    low, high = finite[above - 1], finite[above]
-    middle = (low + high) / 2
-    up = (size > middle) | ((size == middle) & (_ties_up(kind) | (codes[above] % 2 == 0)))
-    picked = np.where(up, codes[above], codes[above - 1])
-    result = _overflowed(size, picked, finite, kind)
+    bounds, codes = _nearest(kind.name)
+    result = codes[np.searchsorted(bounds, np.abs(values), side="right")]
     if kind.name == "f8e8m0":
-        return np.where(np.isnan(values) | (values < 0), 255, result).astype(np.uint8)
-    negative = np.signbit(values) & ~((result == 0) & kind.name.endswith("fnuz"))
-    sign = np.where(negative, 2 ** (kind.bits - 1), 0)
-    coded = np.where(np.isnan(values), _nan_code(kind), result | sign)
-    return coded.astype(np.uint8)
+        return np.where(np.isnan(values) | (values < 0), np.uint8(255), result)
+    negative = np.signbit(values)
+    if kind.name.endswith("fnuz"):
+        negative &= result != 0
+    coded = result | (negative.astype(np.uint8) << np.uint8(kind.bits - 1))
+    return np.where(np.isnan(values), np.uint8(_nan_code(kind)), coded)
 
 
-def _overflowed(
-    size: NDArray[np.float64], picked: NDArray[np.uint8], finite: NDArray[np.float64], kind: DType
-) -> NDArray[np.int64]:
-    """Replace codes that overflow by infinity or NaN; f4 saturates."""
-    next_step = finite[-1] if _ties_up(kind) else finite[-1] - finite[-2]
-    limit = finite[-1] + next_step / 2
-    # If the code of the largest finite value is odd, the next code is even: a tie rounds away.
-    tie_away = _ties_up(kind) or _ordered(kind.name)[1][-1] % 2 == 1
-    beyond = (size >= limit) if tie_away else (size > limit)
-    if kind.name == "f4e2m1":
-        return np.where(beyond, 7, picked)
-    code = {"f8e5m2": 0x7C}.get(kind.name, _nan_code(kind))
-    return np.where(beyond, code, picked)
-
-
-def _ties_up(kind: DType) -> bool:
-    return kind.name == "f8e8m0"
+@functools.cache
+def _nearest(dtype_name: str) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
+    """Return ascending bounds of magnitudes, and the codes of the magnitudes between them: the nth
+    code's begin at bound n - 1. Beyond the last, infinity, NaN or, in f4, the largest value."""
+    finite, codes = _ordered(dtype_name)
+    ties_up = dtype_name == "f8e8m0"
+    step = finite[-1] if ties_up else finite[-1] - finite[-2]
+    middles = (finite + np.append(finite[1:], finite[-1] + step)) / 2
+    # The code after an odd one is even, also after that of the largest value.
+    reached = ties_up | (codes % 2 == 1)
+    bounds = np.where(reached, middles, np.nextafter(middles, np.inf))
+    kind = dtype(dtype_name)
+    beyond = {"f4e2m1": 7, "f8e5m2": 0x7C}.get(dtype_name, _nan_code(kind))
+    return bounds, np.append(codes, np.uint8(beyond))
 
 
 def _nan_code(kind: DType) -> int:

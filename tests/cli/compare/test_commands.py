@@ -26,7 +26,9 @@ def bench(tmp_path):
 
 def test_equal_runs_are_shown_and_written(kmark, bench, tmp_path):
     place = tmp_path / "aa.csv"
-    ended = kmark("aa", "--runs", "8", *PATTERN, "--csv", str(place), "--json", "-", "--", *bench(100))
+    ended = kmark(
+        "aa", "--runs", "8", *PATTERN, "--csv", str(place), "--json", "-", "--", *bench(100)
+    )
     assert ended.code == 0
     (row,) = json.loads(ended.out)
     assert (row["name"], row["runs"]) == ("it", 8)

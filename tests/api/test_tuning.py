@@ -12,6 +12,7 @@ from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.result import Status
 from kernelmark.runners.events import CaseFinished, Note
 from kernelmark.runners.targets import find
+from kernelmark.stores import open_store
 from kernelmark.tune import plans
 from kernelmark.tune import summary as summaries
 from kernelmark.tune.folder import TuningFolder
@@ -45,6 +46,14 @@ def test_from_a_workload_to_a_plan(folder):
     assert [cost.count for cost in done.left_out] == [20]
     plan = plans.read_plan(TuningFolder(folder).plan("SSS_NN_0"))
     assert (plan.problem, plan.budget.evaluations) == (problem(50), 9)
+
+
+def test_a_summary_is_not_the_latest_run(folder, tmp_path):
+    with open_store(tmp_path / "results.sqlite") as store:
+        km.tuning.summarise(folder, backend="fake", device="fake", store=store)
+        assert len(store.runs()) == 1
+        with pytest.raises(NothingToDo):
+            store.run("latest")
 
 
 def test_problems_without_a_folder(tmp_path):

@@ -509,6 +509,27 @@ def test_a_roofline_has_the_memory_levels_of_its_machine(store, client):
     assert {value["roof"].split()[0] for value in lines} == {"dram", "f32", "l1"}
 
 
+def test_runs_of_known_microbenchmarks_only_are_not_read(store, source, client, monkeypatch):
+    read: list[str] = []
+    results_of = Source.results
+    monkeypatch.setattr(
+        Source, "results", lambda self, ref: read.append(ref) or results_of(self, ref)
+    )
+    for number, names in enumerate((("cache", "tlb"), ("cache",), ("cache",))):
+        run = a_run(RUNS + number, suite=MICRO_SUITE, cases=len(names))
+        metric = Metric(name="l1", value=1e12 + number, unit="B/s")
+        results = tuple(
+            micro_result(name, metrics=(metric,), device="cpu", arch="x86_64") for name in names
+        )
+        store.add_result_set(ResultSet(run=run, results=results))
+    places = twin(client, "/micro")["places"]
+    rows_shown = [row for place in places for row in place["table"]["rows"]]
+    shown = {row["benchmark"].split()[0]: row["value"] for row in rows_shown}
+    assert (shown["cache"], shown["tlb"]) == (1e12 + 2, 1e12)
+    assert f"run-{RUNS + 1:03}" not in read
+    assert {f"run-{RUNS + 2:03}", f"run-{RUNS:03}"} <= set(read)
+
+
 def test_canaries_are_not_in_the_means_of_the_overview(store, source, client):
     source_of = random.Random(1)
     copies = ("copy n=1 dtype=f32", "copy n=1000000 dtype=f32")

@@ -247,6 +247,9 @@ def test_a_site_has_every_page_and_no_broken_link(store, tmp_path, monkeypatch):
                     assert (page.parent / link).resolve().is_file(), (page.name, tag, link)
     index = json.loads((folder / "index.json").read_text())
     assert index["answer"]["slower"] == 1
+    explained = set((folder / "result").iterdir())
+    assert run_cli(*words, "--every-result") == 0
+    assert explained < set((folder / "result").iterdir())
 
 
 def test_a_site_of_nothing_is_refused(tmp_path):

@@ -8,12 +8,8 @@ from typing import Any
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
-from schemathesis.checks import not_a_server_error
-from schemathesis.specs.openapi.checks import (
-    content_type_conformance,
-    response_schema_conformance,
-    status_code_conformance,
-)
+from hypothesis import strategies as st
+from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from kernelmark.stores import open_store
 from kernelmark.stores.store import Scope, Store
@@ -25,12 +21,8 @@ from .conftest import RUNS, fill
 
 pytestmark = pytest.mark.slow
 _LIMITS = Limits(requests_per_min=10**9)
-_CHECKS = [
-    not_a_server_error,
-    status_code_conformance,
-    content_type_conformance,
-    response_schema_conformance,
-]
+# What makes a document of results valid is more than a JSON schema can say.
+_LEFT_OUT = {"POST /api/runs": [positive_data_acceptance]}
 _SETTINGS = settings(
     max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
@@ -64,13 +56,13 @@ def operations(schema: schemathesis.BaseSchema) -> dict[str, Any]:
 def test_no_request_breaks_the_server(schema, headers):
     """Parametrising by a fixture would take private names of pytest, which it no longer has."""
     let_in = 0
-    for operation in operations(schema).values():
+    for name, operation in operations(schema).items():
 
         @_SETTINGS
-        @given(case=operation.as_strategy())
-        def check(case: Any) -> None:
+        @given(case=operation.as_strategy(), left_out=st.just(_LEFT_OUT.get(name)))
+        def check(case: Any, left_out: Any) -> None:
             nonlocal let_in
-            answer = case.call_and_validate(headers=headers, checks=_CHECKS)
+            answer = case.call_and_validate(headers=headers, excluded_checks=left_out)
             assert answer.status_code not in (401, 403, 421)
             let_in += answer.status_code == 200
 

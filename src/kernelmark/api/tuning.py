@@ -328,7 +328,8 @@ def summarise(
         label = f"tune {folder.path.name}".replace(".", "-")  # a suffix would name a file
         results = measure(
             plan_cases(selection, Timing.load(timing)),
-            conduct=Conduct(label=label, argv=tuple(argv)),
+            # By its argv, `latest` leaves the run out.
+            conduct=Conduct(label=label, argv=tuple(argv) or ("tune", "summarise")),
             store=store,
             on_event=book.saving_before(notify),
         )

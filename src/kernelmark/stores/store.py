@@ -157,25 +157,28 @@ def _latest(connection: Connection, back: int) -> int:
         .execution_options(yield_per=20)
     )
     with connection.execute(query) as rows:
-        latest = list(islice((row for row in rows if not _is_of_tuning(row)), back + 1))
+        latest = list(islice((row for row in rows if not _is_by_product(row)), back + 1))
     if not latest:
         raise NothingToDo(
-            "the store has only runs of microbenchmarks and of tuning",
+            "the store has only runs of microbenchmarks and by-products, such as of tuning",
             hint="`kmark micro show` shows the newest of them; `kmark run` adds runs of cases",
         )
     if len(latest) <= back:
         raise UsageError(
             f"latest~{back} is before the first run: the store has {len(latest)},"
-            " not counting microbenchmarks, roofs and runs of `kmark tune`",
+            " not counting microbenchmarks, roofs and runs of tune, gate and bisect",
             hint=f"newest runs: {_list_runs(latest)}",
         )
     return int(latest[back].no)
 
 
-def _is_of_tuning(row: Any) -> bool:
-    """Return whether a step of `kmark tune` stored a run: a by-product, as roofs are."""
+# Commands whose runs are by-products, as roofs are: what a person asked for is another answer.
+_BY_PRODUCTS = ("tune", "gate", "bisect", "nightly-again")
+
+
+def _is_by_product(row: Any) -> bool:
     argv = codec.parse(row.document).get("argv") or [""]
-    return bool(argv[0] == "tune")
+    return argv[0] in _BY_PRODUCTS
 
 
 def _find_run(
@@ -394,7 +397,7 @@ class Store:
 
     def run(self, ref: str = "latest") -> Run:
         """Return the run with this id, pinned name, label (the newest one), prefix of an id, or
-        `latest`, `latest~1`, …, which count neither microbenchmarks, roofs nor runs of tuning."""
+        `latest`, `latest~1`, …, which count neither microbenchmarks, roofs nor by-products."""
 
         def find(connection: Connection) -> Run:
             query = reading.runs_query(runs.c.no == resolve_ref(connection, clean(ref)))

@@ -454,6 +454,8 @@ class StoreContract:
         second = new_run()
         new_run(suite=MICRO_SUITE)
         new_run(suite=ROOFS_SUITE)
+        for command in ("tune", "gate", "bisect", "nightly-again"):
+            new_run(argv=(command, "x"))
         assert (store.run("latest"), store.run("latest~1")) == (second, first)
         with _refused(UsageError) as raised:
             store.run("latest~2")

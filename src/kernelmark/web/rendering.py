@@ -34,6 +34,7 @@ NUMBERS = (
     *("time", "value", "change", "interval", "share", "count", "width", "ratio", "duration"),
     *("right", "number"),
 )
+_AS_SHOWN = ("text", "name", "code")  # what a browser sorts by is the text of the cell
 # Each state has a sign, so that colour is never the only distinction.
 SIGNS = {
     "slower": "▲",
@@ -46,6 +47,7 @@ SIGNS = {
     "gone": "−",
 }
 _SPARK_WIDTH, _SPARK_HEIGHT = 96, 20
+_EXACT = 1e5  # above, a number may be a date in seconds, of which six digits are days
 _FLAT = 0.02  # a smaller range is drawn flat, so that noise is not magnified
 _SIMPLE: dict[str, Callable[[Any], str]] = {
     "time": time_text,
@@ -56,24 +58,34 @@ _SIMPLE: dict[str, Callable[[Any], str]] = {
     "number": "{:.3g}".format,
     "ratio": "{:.2f} ×".format,
 }
-_STYLE = re.compile(r'\sstyle="[^"]*"')
+# What Vega writes into an SVG without effect: half of a figure of ten points.
+_IDLE = re.compile(
+    r' (?:style="[^"]*"|pointer-events="none"|opacity="1"|stroke-width="1"|role="graphics-\w+")'
+    r'|<path class="(?:fore|back)ground"(?: (?:aria-hidden|d|pointer-events|display)="[^"]*")*/>'
+)
+_GEOMETRY = re.compile(r' (?:d|transform|x2|y2)="[^"]*"')
+_LONG = re.compile(r"\d+\.\d{3,}")
 
 
 def table_row(
-    row: Mapping[str, Any], columns: Sequence[Mapping[str, str]], *, sortable: bool
+    row: Mapping[str, Any],
+    columns: Sequence[Mapping[str, str]],
+    *,
+    sortable: bool,
+    labels: bool = True,
 ) -> Markup:
-    """Return a table row; `sortable` adds the values that a browser sorts by. Built in Python,
-    because a template takes several times as long."""
+    """Return a table row; `sortable` adds the values that a browser sorts by, `labels` the titles
+    of columns, which narrow screens show in the cells. Built in Python, because a template takes
+    several times as long."""
     cells: list[str] = []
     for column in columns:
         kind, key = column["kind"], column["key"]
         number = " num" if kind in NUMBERS else ""
         title = f' title="{_escaped(row["why"])}"' if not cells and row.get("why") else ""
-        value = f' data-v="{_escaped(_sort_text(row.get(key)))}"' if sortable else ""
-        cells.append(
-            f'<td class="k-{kind}{number}" data-l="{_escaped(column["title"])}"{value}{title}>'
-            f"{_cell(row, key, kind)}</td>"
-        )
+        shown = kind in _AS_SHOWN and isinstance(row.get(key), str)
+        by = f' data-v="{_escaped(_sort_text(row.get(key)))}"' if sortable and not shown else ""
+        label = f' data-l="{_escaped(column["title"])}"' if labels else ""
+        cells.append(f'<td class="k-{kind}{number}"{label}{by}{title}>{_cell(row, key, kind)}</td>')
     return Markup(f"<tr>{''.join(cells)}</tr>")
 
 
@@ -104,6 +116,8 @@ def _sort_text(value: Any) -> str:
     """Return the value that a browser sorts by."""
     if isinstance(value, list):
         return str(len(value))
+    if isinstance(value, float):
+        return f"{value:.6g}" if abs(value) < _EXACT else repr(value)
     return "" if value is None else str(value)
 
 
@@ -193,7 +207,12 @@ def _drawn(spec: str) -> str:
 def with_page_colours(svg: str) -> str:
     """Return an SVG element for embedding: the page's policy forbids inline styles, and the dark
     blue is not visible on a dark page. A stand-alone SVG keeps its own colours."""
-    return _STYLE.sub("", svg).replace(f'="{PALETTE[0]}"', f'="var(--chart, {PALETTE[0]})"')
+    svg = _GEOMETRY.sub(lambda part: _LONG.sub(_rounded, part[0]), _IDLE.sub("", svg))
+    return svg.replace(f'="{PALETTE[0]}"', f'="var(--chart, {PALETTE[0]})"')
+
+
+def _rounded(number: re.Match[str]) -> str:
+    return f"{float(number[0]):.2f}"
 
 
 FOLDER = Path(__file__).parent

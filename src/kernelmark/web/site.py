@@ -10,7 +10,9 @@ from pathlib import Path
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.files import file_unwritable, write_whole
 from kernelmark.core.reason import Reason
+from kernelmark.core.result import Status
 from kernelmark.web import rendering
+from kernelmark.web.pages.kernels import CHANGED
 from kernelmark.web.pages.parts import Params, Urls, device_query
 from kernelmark.web.pages.runs import CHARTS
 from kernelmark.web.rendering import VIEWS
@@ -28,13 +30,20 @@ _FIXED = {
     "tuning": "tuning",
     "devices": "devices",
 }
+_OF_A_RUN = ("roofline", "charts")
 _ALL = {"rows": "all"}
 _UNSAFE = re.compile(r"[^0-9A-Za-z._-]")
 
 
-def write_site(source: Source, folder: Path, *, runs: int) -> int:
-    """Write all pages to `folder` and return their number."""
+def write_site(
+    source: Source, folder: Path, *, runs: int, every_result: bool = False
+) -> tuple[int, int]:
+    """Write all pages to `folder`; return their number, and the number of results without one. A
+    result has a page if it needs an explanation: it is not ok, not reliable, or of a series that
+    changed; with `every_result`, each has one."""
     summary = source.refresh()
+    changed = {(k.case_id, k.arch) for k in summary.kernels if k.state in CHANGED}
+    plain = 0
     newest, _ = source.store.find_runs(limit=runs)
     if not newest:
         raise NothingToDo(
@@ -42,15 +51,21 @@ def write_site(source: Source, folder: Path, *, runs: int) -> int:
         )
     pages: dict[str, tuple[str, Params]] = {}
     for name, stem in _FIXED.items():
-        fields = {field.name for field in VIEWS[name].fields}
-        pages[stem] = (name, _ALL if "rows" in fields else {})
+        # Rows of the newest run's figures are all on the page of that run.
+        whole = "rows" in {field.name for field in VIEWS[name].fields} and name not in _OF_A_RUN
+        pages[stem] = (name, _ALL if whole else {})
     for run in newest:
         pages[_stem("run", run.id)] = ("run", {"run_id": run.id, **_ALL})
-        pages[_stem("roofline", run=run.id)] = ("roofline", {"run": run.id, **_ALL})
+        pages[_stem("roofline", run=run.id)] = ("roofline", {"run": run.id})
         for kind in CHARTS:
             params = {"run": run.id, "kind": kind}
-            pages[_stem("charts", **params)] = ("charts", {**params, **_ALL})
+            pages[_stem("charts", **params)] = ("charts", params)
         for result in source.results(run.id):
+            measured = result.measurement
+            is_plain = result.status is Status.OK and (measured is None or measured.reliable)
+            if is_plain and not every_result and (result.case.id, result.arch) not in changed:
+                plain += 1
+                continue
             device = device_query(result.device)
             params = {"run_id": run.id, "case_id": result.case.id, "device": device}
             pages[_stem("result", run.id, result.case.id, device=device)] = ("result", params)
@@ -77,7 +92,7 @@ def write_site(source: Source, folder: Path, *, runs: int) -> int:
         )
     for path in source.tuning:
         pages[_stem("session", path.name)] = ("session", {"name": path.name})
-    return _write(source, folder, pages)
+    return _write(source, folder, pages), plain
 
 
 def _write(source: Source, folder: Path, pages: dict[str, tuple[str, Params]]) -> int:
@@ -101,6 +116,8 @@ def _write(source: Source, folder: Path, pages: dict[str, tuple[str, Params]]) -
             template = name if "answer" in page or name != "overview" else "kernels"
             html = rendering.html(template, page, urls, static=static, twins=twins)
             _put(folder / f"{stem}.html", html)
+            for figure in page.get("figures", ()):  # the theme is a third of a small figure
+                figure["spec"] = {n: part for n, part in figure["spec"].items() if n != "config"}
             _put(folder / f"{stem}.json", rendering.json_bytes(page))
             count += 1
     except OSError as error:

@@ -218,11 +218,20 @@ def revoke_token(name: Name, store: o.StorePlace = None) -> int:
 
 SiteFolder = Annotated[Path, o.option("-o --output DIR", help="Write to this folder.")]
 SiteRuns = Annotated[int, o.option("--runs N", min=1, help="Write pages of the N newest runs.")]
+EveryResult = Annotated[
+    bool,
+    o.option(
+        "--every-result",
+        help="Write a page for each result, not only for those that are not ok, unreliable, or of a"
+        " changed series.",
+    ),
+]
 
 
 def site(
     output: SiteFolder,
     runs: SiteRuns = 20,
+    every_result: EveryResult = False,
     tuning: TuningFolders = None,
     store: o.StorePlace = None,
     quiet: o.Quiet = False,
@@ -230,7 +239,7 @@ def site(
     """Write the dashboard as static files.
 
     For any web host, or as a CI artifact: links are relative. Each page of the newest
-    runs, of their results and of every series is also written as JSON. Figures need:
+    runs and of their series is also written as JSON. Figures need:
     pip install "kernelmark\\[plots]"
 
     For example: kmark site -o public
@@ -242,10 +251,11 @@ def site(
 
     with open_store(store, readonly=True) as opened:
         source = Source(opened, [_folder(name) for name in tuning or ()])
-        count = write_site(source, output, runs=runs)
+        count, plain = write_site(source, output, runs=runs, every_result=every_result)
     if not quiet:
         put(f"{output / 'index.html'}\n")
-        say(f"{counted(count, 'page')} written")
+        more = f"; {counted(plain, 'result')} without one: --every-result" if plain else ""
+        say(f"{counted(count, 'page')} written{more}")
     return 0
 
 

@@ -28,16 +28,22 @@ def micro(source: Source, urls: Urls, params: Params) -> Page:
     """Return microbenchmarks by device: the newest headline metrics and the roofs."""
     newest: dict[str, dict[str, Values]] = {}
     infos: dict[str, tuple[str, DeviceInfo]] = {}
+    shown: dict[str, set[str]] = {}
     for run in source.store.runs(limit=_MICRO_RUNS, suites=(MICRO_SUITE, ROOFS_SUITE)):
         here = run.environment
         for info in here.devices:
             name = " ".join(filter(None, (info.name, info.model, "on", here.host or "unknown")))
             infos.setdefault(name, (here.host, info))
+            # Reading forty runs takes a second: most have only older results of the same cases.
+            known = shown.setdefault(name, set())
+            if source.store.finished(run.id, info.name) <= known:
+                continue
             for result in source.results(run.id):
                 for metric in result.headlines if result.device == info.name else ():
                     key = f"{result.case.id} {metric.name}"
                     row = _metric_row(run, result, metric, urls)
                     newest.setdefault(name, {}).setdefault(key, row)
+                    known.add(result.case.id)
     shown_names = [name for name in sorted(infos) if params.get("device", "") in ("", name)]
     return {
         "title": "Microbenchmarks",

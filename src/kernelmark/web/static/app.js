@@ -52,8 +52,18 @@ function enhance(root) {
   for (const table of root.querySelectorAll("table[data-sortable]")) sortable(table);
   if (!document.body.dataset.live) {
     for (const table of root.querySelectorAll(".wide > table")) {
+      labelled(table);
       if (table.tBodies[0].rows.length > 10) filterable(table);
     }
+  }
+}
+
+// Narrow screens show the title of a column in each cell. On a static site, which has all rows,
+// titles would be a fifth of the file.
+function labelled(table) {
+  const titles = [...table.tHead.rows[0].cells].map((head) => head.textContent);
+  for (const row of table.tBodies[0].rows) {
+    [...row.cells].forEach((cell, at) => { cell.dataset.l = titles[at]; });
   }
 }
 
@@ -85,7 +95,7 @@ function sortable(table) {
       head.setAttribute("aria-sort", up ? "ascending" : "descending");
       const numbers = head.classList.contains("num") || head.classList.contains("k-date");
       const key = (row) => {
-        const text = row.cells[at].dataset.v;
+        const text = row.cells[at].dataset.v ?? row.cells[at].textContent;
         if (text === "") return null;
         const number = Number(text);
         return numbers && !Number.isNaN(number) ? number : text.toLowerCase();

@@ -10,12 +10,13 @@ from kernelmark.api import tuning
 from kernelmark.api.tuning import _reference
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.result import Status
-from kernelmark.runners.events import CaseFinished
+from kernelmark.runners.events import CaseFinished, Note
 from kernelmark.runners.targets import find
 from kernelmark.tune import plans
 from kernelmark.tune import summary as summaries
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.workloads.workload import Call, Workload, write
+from kernelmark_dev.raising import tells
 
 pytestmark = pytest.mark.usefixtures("workers_here")
 
@@ -69,6 +70,18 @@ def test_what_was_timed_before_ctrl_c_is_kept(folder):
     found = tuning.summarise(folder, backend="fake", device="fake", on_event=told.append)
     assert sum(isinstance(event, CaseFinished) for event in told) == 2
     assert [cost.status for cost in found.costs] == [Status.OK] * 3
+
+
+def test_calls_that_do_more_than_their_problem_are_named(tmp_path):
+    calls = (
+        Call(problem=problem(8), count=3, lost=("act_type=ActivationType.Gelu",)),
+        Call(problem=problem(8), count=2),
+    )
+    write(tmp_path / "workload.csv", Workload(name="x", calls=calls))
+    told: list[object] = []
+    tuning.summarise(tmp_path, backend="fake", device="fake", on_event=told.append)
+    (note,) = [event.text for event in told if isinstance(event, Note)]
+    assert tells(note, 3, 5, "ActivationType.Gelu")
 
 
 def test_without_a_name_the_reference_is_one_that_is_here():

@@ -293,15 +293,20 @@ def test_what_the_device_says_is_kept_and_warned_of(bench: Any) -> None:
     found = bench(script=script).measurement
     assert found.blocks[0].telemetry.throttle == ("power cap",)
     assert len(found.blocks[0].clocks_mhz) == len(found.blocks[0].samples_s)
-    text = "\n".join(found.warnings)
-    assert "throttled in 3 of 3 blocks by power cap" in text
-    (load,) = [one for one in found.warnings if one.code == "other-load"]
-    assert (load.fields["load"], load.fields["cores"]) == (0.9, 1)
-    assert "the clock moved between 1200 and 1500 MHz" in text
-    assert text.count("burst") == 2
-    rested = "\n".join(bench(script=script, duty="burst").measurement.warnings)
-    assert "the clock moved between" in rested
-    assert "burst" not in rested
+    fields = {warning.code: warning.fields for warning in found.warnings}
+    blocks = len(found.blocks)
+    assert fields["throttled"] == {
+        "count": blocks,
+        "blocks": blocks,
+        "by": ("power cap",),
+        "sustained": True,
+    }
+    assert (fields["other-load"]["load"], fields["other-load"]["cores"]) == (0.9, 1)
+    moved = {"low_mhz": 1200.0, "high_mhz": 1500.0}
+    assert fields["clock-moved"] == {**moved, "sustained": True}
+    rested = bench(script=script, duty="burst").measurement
+    (clock,) = [warning for warning in rested.warnings if warning.code == "clock-moved"]
+    assert clock.fields == {**moved, "sustained": False}
 
 
 def test_host_time_only_where_timing_is_not_the_host_s(bench: Any) -> None:

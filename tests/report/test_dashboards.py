@@ -5,9 +5,12 @@ import json
 
 import pytest
 
+from kernelmark.core.environment import Environment
 from kernelmark.core.errors import UsageError
 from kernelmark.report import dashboards
+from kernelmark.report.results import result_records, result_rows
 from kernelmark.workloads import importers
+from kernelmark_dev.raising import tells
 
 TABLE = (
     "Validator,GCN_ARCH_NAME,gfx942\n"
@@ -78,6 +81,22 @@ def test_results_of_one_name_keep_apart(results, written):
     assert len(written("bencher", [results[0], results[2], results[0]])) == 2
     other = dataclasses.replace(results[0], device="hip:1")
     assert len(written("bencher", [results[0], other])) == 2
+
+
+@pytest.mark.parametrize("name", ["conbench", "github-action-benchmark", "pytorch-hud"])
+def test_the_timing_of_another_tool_is_unknown(written, result_set, name):
+    text = json.dumps(written(name))
+    assert "cache=" not in text
+    assert tells(text, "unknown", method="TunableOp")
+    ours = dataclasses.replace(result_set.run, environment=Environment(kernelmark_version="1"))
+    document = dashboards.FORMATS[name](result_set.results, ours, WITH)
+    assert "cache=cold" in json.dumps(document)
+
+
+def test_settings_of_another_tool_are_unknown_in_csv(result_set):
+    for row in result_records(result_rows(result_set)):
+        names = ("cache", "timer", "strain", "duty", "threads")
+        assert [row[name] for name in names] == ["unknown"] * 4 + [None]
 
 
 def test_conbench_gets_the_fields_that_its_schema_requires(results, result_set, written):

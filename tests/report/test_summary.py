@@ -166,6 +166,17 @@ def test_problems_that_are_not_ranked_are_counted(make_result, make_set):
     assert line.startswith("2 problems not ranked")
 
 
+def test_times_without_an_interval_are_no_tie(make_result, make_set):
+    results = [make_result(backend=name, median_s=s) for name, s in (("a", 1.0), ("b", 1.1))]
+    bare = dataclasses.replace(results[1].measurement, low_s=0.0, high_s=math.inf)
+    results[1] = dataclasses.replace(results[1], measurement=bare)
+    rows = result_rows(make_set(*results))
+    assert [row.tied for row in rows] == [False, None]
+    (line,) = answer(rows)
+    assert line.startswith("1 problem not ranked")
+    assert wins_table(rows) is None
+
+
 def test_one_backend_has_no_rival(answer_of):
     assert answer_of((64, "one", 1e-3), (128, "one", 2e-3)) == []
     assert answer_of((64, "one", Status.WRONG)) == []

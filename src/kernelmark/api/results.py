@@ -289,7 +289,7 @@ def _save(text: str, path: str | Path | None) -> str:
     return text
 
 
-_SUFFIXES = {".json", ".csv", ".txt", ".log", ".db", ".sqlite"}
+_SUFFIXES = {".json", ".csv", ".txt", ".log", ".db", ".sqlite", ".gz"}
 _HEAD_BYTES = 4096
 
 
@@ -325,15 +325,15 @@ def read_file(
             )
         return _ours(sys.stdin.buffer.read(), file_name)
     from kernelmark.core.files import file_unreadable, read_whole
-    from kernelmark.workloads import importers
+    from kernelmark.workloads import importers, source
 
     path = Path(file_name).expanduser()
     try:
         if form is None and importers.recognized(path) is None:
-            with path.open("rb") as file:
-                head = file.read(_HEAD_BYTES)
+            with source.opened(str(path)) as file:
+                head, is_packed = file.head[:_HEAD_BYTES], file.packed
             if path.suffix == ".json" or head.lstrip()[:1] in (b"{", b"["):
-                ours = _ours(read_whole(path), file_name)
+                ours = _ours(_unpacked(path) if is_packed else read_whole(path), file_name)
                 label = overrides.label if overrides is not None else ""
                 run = dataclasses.replace(ours.run, label=label or ours.run.label)
                 return dataclasses.replace(ours, run=run)
@@ -342,6 +342,15 @@ def read_file(
     except OSError as error:
         raise UsageError(file_unreadable(file_name, error)) from None
     return importers.read(path, overrides or importers.Overrides(), form)
+
+
+def _unpacked(path: Path) -> bytes:
+    from kernelmark.workloads.importers import ResultFile
+
+    try:
+        return ResultFile(path).text.encode()
+    except UsageError as error:
+        raise UsageError(prefixed(error.message, f"{path}: "), hint=error.hint) from None
 
 
 @about("results-file")

@@ -34,7 +34,7 @@ from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Result, RunState
 from kernelmark.core.timing import Timing
-from kernelmark.core.units import join_and
+from kernelmark.core.units import counted, join_and
 from kernelmark.devices import registry as device_kinds
 from kernelmark.gpu.architectures import absent
 from kernelmark.host.signals import caught_stops
@@ -315,7 +315,7 @@ def summarise(
     )
     book = _Book(folder, basis, summaries.counts(workload), thr, retry_failed=retry_failed)
     notify = on_event or (lambda event: None)
-    for text in _summary_notes(folder, basis, book):
+    for text in (*_lost_notes(workload), *_summary_notes(folder, basis, book)):
         notify(Note(text=text))
     todo = book.todo
     if todo:
@@ -531,12 +531,9 @@ def plan(
             workloads.write(TuningFolder.make(place).workload, workload)
     fates = plans.write_plans(folder, drafts, names, force=force) if drafts else {}
     floats = _other_floats(folder, refused, info)
-    notes: list[str] = []
+    notes = _lost_notes(workload)
     if drafts:
-        notes = _share_notes(folder, summary, info, costs)
-        lost = sorted({word for call in workload.calls for word in call.lost})
-        if lost:
-            notes.append(f"some logged calls do more than their problem: {', '.join(lost)}")
+        notes += _share_notes(folder, summary, info, costs)
         notes += [*_plan_notes(folder, drafts, fates), *floats]
     return Planned(
         drafts=tuple(drafts),
@@ -546,6 +543,17 @@ def plan(
         notes=tuple(notes),
         hint="" if drafts else "; ".join(floats) or _way_out(backend, refused, info),
     )
+
+
+def _lost_notes(workload: Workload) -> list[str]:
+    """Return a note on calls that do more than their problem, such as another dtype or activation:
+    what is timed and tuned is the problem."""
+    more = [call for call in workload.calls if call.lost]
+    if not more:
+        return []
+    count, every = (sum(call.count for call in calls) for calls in (more, workload.calls))
+    lost = ", ".join(sorted({word for call in more for word in call.lost}))
+    return [f"{count} of {counted(every, 'logged call')} do more than their problem: {lost}"]
 
 
 def _way_out(backend: str, refused: Sequence[Refused], info: DeviceInfo) -> str:

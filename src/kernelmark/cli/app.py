@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from kernelmark.cli.compare import ab, ci, compare
+from kernelmark.cli.compare import ab, ci, commands, compare
 from kernelmark.cli.hardware import doctor, micro
 from kernelmark.cli.measure import iree, run
 from kernelmark.cli.options import expand_options
@@ -224,6 +224,7 @@ _JOBS: dict[str, dict[str, Callable[..., Any] | typer.Typer]] = {
     },
     "Compare": {
         "ab": ab.ab,
+        "aa": commands.aa,
         "gate": ci.gate,
         "bisect": ci.bisect,
         "history": compare.history,

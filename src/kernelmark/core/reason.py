@@ -122,7 +122,7 @@ CODES = {
     "ratio-too-small": "gains a smaller factor than required",
     "gain-too-small": "gains less time than required",
     # Imported results
-    "times-left-out": "impossible times of a file were left out",
+    "times-left-out": "times of a file were left out; `why`: impossible, or ignored by its tool",
     "may-be-cut": "the file may be truncated",
     "graphs-untraced": "kernels of replayed graphs are not in the file",
     # Stores

@@ -228,6 +228,11 @@ class Measurement(_MedianMemory):
         return (self.high_s - self.low_s) / 2 / math.sqrt(self.low_s * self.high_s)
 
     @property
+    def has_interval(self) -> bool:
+        """Whether the interval is bounded; that of a bare mean is not."""
+        return math.isfinite(self.high_s)
+
+    @property
     def reliable(self) -> bool:
         """Whether enough blocks were measured, and agree with each other and with the audit."""
         return self.doubt is None
@@ -465,6 +470,11 @@ class Run:
     finished: float | None = None
     excluded: bool = field(default=False, metadata={OPTIONAL: True})  # from history
     paused_s: float = field(default=0.0, metadata={OPTIONAL: True})
+
+    @property
+    def imported(self) -> bool:
+        """Whether another tool measured. Its timing is then what the importer knows of the tool."""
+        return not self.environment.kernelmark_version
 
     @property
     def took_s(self) -> float | None:

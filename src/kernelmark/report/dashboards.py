@@ -20,7 +20,7 @@ from typing import Any
 from kernelmark.core.errors import UsageError
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.result import Measurement, Result, Run, Status
-from kernelmark.report.names import backend_text, short
+from kernelmark.report.names import backend_text, short, timing_text
 
 Options = Mapping[str, str]
 
@@ -37,16 +37,17 @@ OPTIONS: Mapping[str, Options] = {
 }
 
 
-def timed(results: Sequence[Result]) -> list[tuple[str, Result, Measurement]]:
+def timed(results: Sequence[Result], run: Run) -> list[tuple[str, Result, Measurement]]:
     """Return the results that are ok, by unique names: problem and backend, and device and timing
-    if several results are of both."""
+    (of imported results the case) if several results are of both."""
     ok = [r for r in results if r.status is Status.OK]
     names = Counter(map(_name, ok))
     return [
         (
             _name(r)
             if names[_name(r)] == 1
-            else f"{_name(r)} · {r.device} · {r.case.timing.identity}",
+            else f"{_name(r)} · {r.device} · "
+            f"{f'case {r.case.id}' if run.imported else r.case.timing.identity}",
             r,
             r.measurement,
         )
@@ -65,7 +66,7 @@ def bencher(results: Sequence[Result], run: Run, options: Options) -> dict[str, 
             "latency": {"value": measured.median_s * _NS}
             | ({"lower_value": low, "upper_value": high} if math.isfinite(high) else {})
         }
-        for name, _, measured in timed(results)
+        for name, _, measured in timed(results, run)
         for low, high in [(measured.low_s * _NS, measured.high_s * _NS)]
     }
 
@@ -79,9 +80,10 @@ def github_action_benchmark(
             "unit": "ns",
             "value": measured.median_s * _NS,
             "range": f"{low:.6g} to {high:.6g}" if math.isfinite(high) else "unknown",
-            "extra": f"device: {result.device}\narch: {result.arch}",
+            "extra": f"device: {result.device}\narch: {result.arch}\n"
+            f"timing: {timing_text(result, run)}",
         }
-        for name, result, measured in timed(results)
+        for name, result, measured in timed(results, run)
         for low, high in [(measured.low_s * _NS, measured.high_s * _NS)]
     ]
 
@@ -93,7 +95,7 @@ def pytorch_hud(results: Sequence[Result], run: Run, options: Options) -> list[d
                 "name": "kernelmark",
                 "dtype": next(iter(result.case.problem.dtypes.values()), ""),
                 "extra_info": {
-                    "timing": result.case.timing.identity,
+                    "timing": timing_text(result, run),
                     "device": result.device,
                     "arch": result.arch,
                 },
@@ -110,7 +112,7 @@ def pytorch_hud(results: Sequence[Result], run: Run, options: Options) -> list[d
                 ],
             },
         }
-        for _, result, measured in timed(results)
+        for _, result, measured in timed(results, run)
     ]
 
 
@@ -142,11 +144,11 @@ def conbench(results: Sequence[Result], run: Run, options: Options) -> list[dict
                 "problem": result.case.problem.key,
                 "backend": backend_text(result.case),
             },
-            "context": {"timing": result.case.timing.identity},
+            "context": {"timing": timing_text(result, run)},
             "info": {"kernelmark": run.environment.kernelmark_version},
             "github": {"repository": repository, **({"commit": commit} if commit else {})},
         }
-        for _, result, measured in timed(results)
+        for _, result, measured in timed(results, run)
     ]
 
 

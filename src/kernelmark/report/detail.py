@@ -10,7 +10,7 @@ from kernelmark.core.reason import NO_REASON
 from kernelmark.core.result import Block, Measurement, Result
 from kernelmark.core.units import MOST_PERCENT, bytes_text, rate_text, time_text, width_text
 from kernelmark.report.micro import metrics_table, points_table
-from kernelmark.report.names import config_text, rerun
+from kernelmark.report.names import config_text, rerun, timing_text
 from kernelmark.report.results import ResultRow, share_text
 from kernelmark.report.tables import NONE, Column, Table
 from kernelmark.stats.interval import modes_text
@@ -65,7 +65,7 @@ def _what(row: ResultRow, more: Sequence[str]) -> list[tuple[str, str]]:
         ("backend", result.case.backend),
         ("config", config_text(result.case.config) or "the backend's own default"),
         ("device", f"{result.device} ({result.arch})"),
-        ("timing", timing.identity),
+        ("timing", timing_text(result, row.run)),
         ("seed", str(timing.seed)),
         ("case", result.case.id),
         ("status", result.status.value),

@@ -13,7 +13,7 @@ from kernelmark.backends._lineage import place_of
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.micro import benchmark_name, is_micro, mode_of, parameters_of
 from kernelmark.core.problem import Problem, parse_key
-from kernelmark.core.result import Case, Config, Result
+from kernelmark.core.result import Case, Config, Result, Run
 from kernelmark.core.timing import PRESETS, Timing
 from kernelmark.micro import registry as micro
 
@@ -168,6 +168,14 @@ def distinguishing(names: Sequence[tuple[str, ...]], timings: Sequence[Timing | 
         )
         for name, own in zip(names, fields, strict=True)
     ]
+
+
+def timing_text(result: Result, run: Run) -> str:
+    """Return the settings of a measurement; of another tool, that they are unknown, and its
+    method."""
+    if not run.imported:
+        return result.case.timing.identity
+    return f"unknown ({result.measurement.method})" if result.measurement else "unknown"
 
 
 def _timing_fields(timing: Timing | str) -> dict[str, str]:

@@ -13,7 +13,7 @@ import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from kernelmark.core.dtype import DTYPES
@@ -147,7 +147,8 @@ def _least_s(result: Result, roof: Roof) -> float:
 class ResultRow:
     """One result with what other results and roofs say about it. `times_best` is its time over that
     of the fastest correct result for the same problem, None without another result. `tied`: its
-    interval overlaps the fastest one's, so the ranking is within the noise. `sentinel`: it is a
+    interval overlaps the fastest one's, so the ranking is within the noise; None if one of them has
+    no interval, as an imported mean. `sentinel`: it is a
     canary. `timing` distinguishes it from rows with the same problem, backend and device."""
 
     result: Result
@@ -155,7 +156,7 @@ class ResultRow:
     backend: str
     share: Share | None
     times_best: float | None = None
-    tied: bool = False
+    tied: bool | None = False
     sentinel: bool = False
     timing: str = ""
 
@@ -184,6 +185,11 @@ class ResultRow:
         return None if self.result.status is Status.WRONG else self.share
 
     @property
+    def has_interval(self) -> bool:
+        """Whether the time can differ from others by more than the noise."""
+        return self.measurement is not None and self.measurement.has_interval
+
+    @property
     def is_above_roof(self) -> bool:
         return self.ranks and self.share is not None and self.share.value > 1.0
 
@@ -207,7 +213,8 @@ def result_rows(
     rows = []
     for result, (key, backend, device), timing in zip(ordered, names, timings, strict=True):
         fastest = best.get(key)
-        ratio, tied = None, False
+        ratio: float | None = None
+        tied: bool | None = False
         if _ranks(result) and fastest is not None:
             ratio, tied = _compare_with_best(result, fastest)
         row = ResultRow(
@@ -238,9 +245,10 @@ def _median_s(result: Result) -> float:
     return result.measurement.median_s if result.measurement is not None else math.inf
 
 
-def _compare_with_best(result: Result, best: Result) -> tuple[float, bool]:
-    """Return the time over that of the best, and whether the difference may be chance. Results
-    measured by turns have the same `started`: their blocks are compared in pairs."""
+def _compare_with_best(result: Result, best: Result) -> tuple[float, bool | None]:
+    """Return the time over that of the best, and whether the difference may be chance (None if it
+    is unknown). Results measured by turns have the same `started`: their blocks are compared in
+    pairs."""
     own, fastest = result.measurement, best.measurement
     assert own is not None
     assert fastest is not None
@@ -253,7 +261,8 @@ def _compare_with_best(result: Result, best: Result) -> tuple[float, bool]:
         if pairs := paired_blocks(own.blocks, fastest.blocks):
             ratio, low, high = pairs
             return ratio, low <= 1.0 <= high
-    return own.median_s / fastest.median_s, own.low_s <= fastest.high_s
+    known = own.has_interval and fastest.has_interval
+    return own.median_s / fastest.median_s, own.low_s <= fastest.high_s if known else None
 
 
 def _ranks(result: Result) -> bool:
@@ -324,8 +333,8 @@ def _status(row: ResultRow) -> str:
 def _times_best(row: ResultRow) -> str:
     if row.times_best is None:
         return NONE
-    if row.tied:
-        return f"≈ {row.times_best:.2f} ×"
+    if row.tied or row.tied is None:
+        return f"{'?' if row.tied is None else '≈'} {row.times_best:.2f} ×"
     return "best" if row.times_best == 1.0 else f"{row.times_best:.2f} ×"
 
 
@@ -344,6 +353,11 @@ def _modes(row: ResultRow) -> str | None:
 
 def _warnings(row: ResultRow) -> str | None:
     return json.dumps(row.measurement.warnings, ensure_ascii=False) if row.measurement else None
+
+
+def _setting(name: str) -> Callable[[ResultRow], str]:
+    """Return the value of a column of the timing."""
+    return lambda row: "unknown" if row.run.imported else str(getattr(row.result.case.timing, name))
 
 
 def _other_time(name: str, title: str, meaning: str) -> Column:
@@ -386,13 +400,19 @@ COLUMNS = (
     file_column("arch", "result.arch", "architecture of the device"),
     Column("timing", text=lambda row: row.timing, show="any", page="-"),
     file_column(
-        "cache", "result.case.timing.cache.value", "state of the caches: cold, flush or hot"
+        "cache",
+        _setting("cache"),
+        "state of the caches: cold, flush or hot; if another tool measured, this and the next four "
+        "are unknown",
     ),
-    file_column("timer", "result.case.timing.timer.value", "requested timer"),
-    file_column("strain", "result.case.timing.strain.value", "background load"),
-    file_column("duty", "result.case.timing.duty.value", "sustained or burst"),
+    file_column("timer", _setting("timer"), "requested timer"),
+    file_column("strain", _setting("strain"), "background load"),
+    file_column("duty", _setting("duty"), "sustained or burst"),
     file_column(
-        "threads", "result.case.timing.threads", "requested CPU threads; 0 is every core", "integer"
+        "threads",
+        lambda row: None if row.run.imported else row.result.case.timing.threads,
+        "requested CPU threads; 0 is every core",
+        "integer",
     ),
     Column(
         "status",

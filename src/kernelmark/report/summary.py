@@ -62,15 +62,19 @@ def answer(rows: Sequence[ResultRow]) -> list[str]:
     """Return sentences that summarise the rows: which backends failed, which is fastest and by how
     much, and which result is furthest from its roof; [] if there is nothing to compare."""
     requested = [row for row in rows if not row.sentinel]
-    ranked = [row for row in requested if row.ranks]
+    known = [row for row in requested if row.ranks]
+    ranked = [row for row in known if row.has_interval]
     compared = _compared(requested)
     failures = _failed([row for row in requested if _problem(row) in compared])
     failed = {_problem(row) for row in requested if row.result.status.failed}
-    not_ranked = len(compared - _compared(ranked) - failed)
+    not_ranked = len(compared - _compared(known) - failed)
+    unbounded = len(_compared(known) - _compared(ranked))
     parts = [_ranking(_shared_times(ranked))]
     parts.append(f"{counted(not_ranked, 'problem')} not ranked" if not_ranked else "")
+    without = f"{counted(unbounded, 'problem')} not ranked, as times have no interval"
+    parts.append(without if unbounded else "")
     sentences = [text for text in (failures, "; ".join(filter(None, parts))) if text]
-    shares = [(row.share.value, row) for row in ranked if row.share is not None]
+    shares = [(row.share.value, row) for row in known if row.share is not None]
     if len({share_percent(row.share) for _, row in shares if row.share}) > 1:
         _, row = min(shares, key=lambda pair: pair[0])
         where = f"{row.problem} by {row.backend}, {share_text(row.share)}"
@@ -434,7 +438,7 @@ def wins_table(rows: Sequence[ResultRow]) -> Table | None:
     fields: dict[tuple[str, str, str], tuple[Problem, _Field]] = {}
     for row in rows:
         measured = row.result.measurement
-        if not row.ranks or row.sentinel or measured is None:
+        if not (row.ranks and row.has_interval) or row.sentinel or measured is None:
             continue
         case = row.result.case
         key = (case.problem.key, row.result.device, case.timing.identity)

@@ -164,7 +164,8 @@ def checkouts(variables: Mapping[str, str]) -> dict[str, str]:
     return commits
 
 
-# A round is one of many, so it is short: two blocks, and no stop rule on precision.
+# A round is one of many, so it is short: two blocks. A precision that no interval can miss (100 %)
+# lets the stop rule end it there.
 ROUND = Timing(
     allocations=2, max_allocations=2, min_samples=5, max_s=0.1, warmup_s=0.05, target_rel_ci=1.0
 )

@@ -373,9 +373,9 @@ def _differs(name: str, wished: Mapping[str, str], change: Mapping[str, str]) ->
 
 def _complete(fields: dict[str, str]) -> None:
     """Fill in fields that a log may lack, and drop fields without effect."""
-    for name in ("transA", "transB", "m", "n", "k", "a_type", "compute_type"):
-        if not fields.get(name):
-            raise ProblemError(f"has no {name}")
+    required = ("transA", "transB", "m", "n", "k", "a_type", "compute_type")
+    if missing := [name for name in required if not fields.get(name)]:
+        raise ProblemError(f"has no {', '.join(missing)}")
     for name, default in (
         ("function", "matmul"),
         ("batch_count", "1"),

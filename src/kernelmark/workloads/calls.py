@@ -23,6 +23,10 @@ LIST_DTYPE = "bf16"
 ASSUMED_DTYPE = f"names no dtype: read as {LIST_DTYPE}; another: --dtype"
 # hipblaslt-bench of 2022 and 2023 printed only d_type: with f32, inputs may be f16 or f32.
 OUTPUT_ALONE = "only the type of the output is given: --dtype sets that of the inputs"
+NO_TYPES = (
+    "the table has no types, and --dtype does not name all of them: print them with "
+    "rocblas-bench --log_function_name --log_datatype"
+)
 NO_DTYPE = "the call has no dtype: --dtype sets it"
 _MARK = b"\0"
 _PAIR = re.compile(r"(?<![^,])\([^()\"]*\)(?![^,])")
@@ -30,6 +34,7 @@ _SEPARATORS = ",;\t|"
 _SOLUTION = b"--solution_index "
 # The prefix of `uniq -c`: a right-aligned count. A number without blanks may be anything.
 _COUNT = re.compile(rb"\A[ \t]+(\d{1,9})[ \t](?:\S*/)?\Z")
+_SHORT = re.compile(r"-([A-Za-z])(-?[0-9.]+)\Z")  # -m64
 # Options that may have no value; a line that ends with any other option is truncated.
 _BARE = frozenset(
     (
@@ -182,6 +187,8 @@ def options(text: str) -> list[tuple[str, str]]:
             if name:
                 pairs.append(_bare(name))
             name, equals, value = word.lstrip("-").partition("=")
+            if short := _SHORT.match(word):
+                name, equals, value = short[1], "=", short[2]
             if equals:
                 pairs.append((name, value))
                 name = ""
@@ -369,7 +376,10 @@ class BlasTable(Table):
             fields |= {"a_type": source, "b_type": source}
         if target := cells.text("output_type"):
             fields |= {"c_type": target, "d_type": target}
-        if not fields.get("a_type") and fields.get("d_type"):
+        if not fields.get("a_type") and not fields.get("d_type"):
+            # The types of accumulation and output may differ from that of the inputs.
+            raise BadLine(NO_TYPES)
+        if not fields.get("a_type"):
             if not options.dtype:
                 raise BadLine(OUTPUT_ALONE)
             fields["a_type"] = blas.token(blas.dtype_named(options.dtype, options.arch))

@@ -24,6 +24,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,8 @@ CUT = "the file was cut: give it whole, or without that line"
 EACH_TABLE = "import each table in a file of its own"
 _HEAD_BYTES = 16384
 _MOST_CASES = 3  # shown of those with times that were dropped
+# Why times were left out, by `why` of the reason.
+_LEFT_OUT = {"none": "of 0 or less", "ignored": "of further rows of a key, which the tool ignores,"}
 _NOTED = ("may-be-cut", "graphs-untraced", "times-left-out")
 # Words in a file's name that identify a run, not what was measured.
 _SIDES = {"golden", "tot", "base", "baseline", "head", "before", "after", "old", "new", "main"}
@@ -113,6 +116,14 @@ class ResultRow:
     doubt: str = ""
 
 
+class Repeats(StrEnum):
+    """The meaning of further rows of a case: samples, or what the tool itself makes of them."""
+
+    SAMPLES = "samples"
+    FIRST = "first"  # the tool reads the first row, and ignores the others
+    REFUSED = "refused"  # the tool reads no file with two different rows
+
+
 class ResultFile:
     """A file of results, with what the user says about it. `at` is the position that is being
     read, which begins errors; a format sets `environment` and `started` if the file has them."""
@@ -122,7 +133,6 @@ class ResultFile:
         self.overrides = overrides or Overrides()
         self.name = path.name.removesuffix(".gz")
         self.at = ""
-        self.doubt = NO_REASON  # whether the line that is being read may be truncated
         self.environment = Environment()
         self.started: float | None = None
 
@@ -153,10 +163,20 @@ class ResultFile:
         """Whether the last line ends with a newline; many tools write files without it."""
         return self.text.endswith("\n")
 
+    @property
+    def doubt(self) -> Reason:
+        """The reason why the line at the current position may be truncated, if it may be."""
+        if not self.at or self.ended or self.at != f"line {len(self.texts)}":
+            return NO_REASON
+        return Reason(
+            "the file ends without a line end: if it is truncated, so may be its last value",
+            "may-be-cut",
+        )
+
     def lines(self, begin: int = 0) -> Iterator[str]:
         """Yield some lines, by index, each as the current position."""
         for number, text in enumerate(self.texts[begin:], begin + 1):
-            self._move(number)
+            self.at = f"line {number}"
             yield text
         self.at = ""
 
@@ -181,28 +201,16 @@ class ResultFile:
     def _rows(self, rows: Any, columns: list[str], begin: int, least: int) -> Iterator[Fields]:
         try:
             for row in rows:
-                self._move(begin + rows.line_num)
+                self.at = f"line {begin + rows.line_num}"
                 if not row or row[0].startswith("=="):
                     continue
                 if not least <= len(row) <= len(columns):
                     raise uneven_row(len(row), len(columns))
                 yield Fields(dict(zip(columns, row, strict=False)))
         except csv.Error as error:
-            self._move(begin + rows.line_num)
+            self.at = f"line {begin + rows.line_num}"
             raise UsageError(f"the table is damaged: {error}", hint=CUT) from None
         self.at = ""
-
-    def _move(self, line: int) -> None:
-        self.at = f"line {line}"
-        is_last = line >= len(self.texts) and not self.ended
-        self.doubt = (
-            Reason(
-                "the file ends without a line end: if it is truncated, so may be its last value",
-                "may-be-cut",
-            )
-            if is_last
-            else NO_REASON
-        )
 
     def document(self) -> Fields:
         """Parse a file that is one JSON object."""
@@ -224,6 +232,7 @@ class Importer(ABC):
     facts: FormatFacts
     method: str  # how the tool measures, as stored with the results
     is_log = False  # whether its files can also be imported as call logs (--workload)
+    repeats = Repeats.SAMPLES
 
     @abstractmethod
     def recognizes(self, name: str, head: bytes) -> bool:
@@ -265,7 +274,7 @@ def read(path: Path, overrides: Overrides, name: str | None = None) -> ResultSet
     file = ResultFile(path, overrides)
     try:
         rows = _placed(importer.rows(file), file)
-        return check_results(build_run(file, rows, importer.method))
+        return check_results(build_run(file, rows, importer.method, importer.repeats))
     except UNEXPECTED as error:
         # No importer anticipates everything that can be wrong with a file.
         text = f"{type(error).__name__}: {str(error)[:80]}"
@@ -285,7 +294,8 @@ def _placed(rows: Iterable[ResultRow], file: ResultFile) -> Iterator[ResultRow]:
         if absurd := _absurd(row):
             file.at = file.at or f"result {number}"
             raise UsageError(absurd, hint="is the file damaged?")
-        yield dataclasses.replace(row, doubt=file.doubt) if file.doubt and file.at else row
+        doubt = row.doubt or file.doubt
+        yield dataclasses.replace(row, doubt=doubt) if doubt else row
 
 
 def uneven_row(cells: int, columns: int) -> UsageError:
@@ -307,19 +317,19 @@ def notes(results: Iterable[Result]) -> list[Reason]:
             collected.append(suffixed(reason, f" ({_shown(result)})"))
             break
     collected += [reason for _, reason in pairs if reason.code == "graphs-untraced"][:1]
-    left_out = [
-        (int(reason.fields["count"]), _shown(result))
-        for result, reason in pairs
-        if reason.code == "times-left-out"
-    ]
-    if left_out:
+    for why, text in _LEFT_OUT.items():
+        left_out = [
+            (int(reason.fields["count"]), _shown(result))
+            for result, reason in pairs
+            if reason.code == "times-left-out" and reason.fields.get("why", "none") == why
+        ]
+        if not left_out:
+            continue
         count = sum(times for times, _ in left_out)
         cases = [f"{times} of {case}" for times, case in left_out[:_MOST_CASES]]
         if more := len(left_out[_MOST_CASES:]):
             cases.append(f"and those of {counted(more, 'more result')}")
-        collected.append(
-            Reason(f"{counted(count, 'time')} of 0 or less left out: {'; '.join(cases)}")
-        )
+        collected.append(Reason(f"{counted(count, 'time')} {text} left out: {'; '.join(cases)}"))
     return collected
 
 
@@ -336,11 +346,13 @@ def _reasons(result: Result) -> list[Reason]:
     return [*warned, result.error.root, doubted]
 
 
-def build_run(file: ResultFile, rows: Iterable[ResultRow], method: str) -> ResultSet:
+def build_run(
+    file: ResultFile, rows: Iterable[ResultRow], method: str, repeats: Repeats = Repeats.SAMPLES
+) -> ResultSet:
     """Return a run of these rows. Its id is a digest of the file and of what the user says about
     it, so that importing a file twice changes nothing.
 
-    Rows of one case are its repetitions: each is a block.
+    Rows of one case are its repetitions: each is a block, unless `repeats` says otherwise.
     """
     overrides = file.overrides
     cases: dict[tuple[str, str], list[ResultRow]] = {}
@@ -348,7 +360,15 @@ def build_run(file: ResultFile, rows: Iterable[ResultRow], method: str) -> Resul
     for row in rows:
         devices.add(row.device)
         device = overrides.device or row.device or "unknown"
-        cases.setdefault((_case(row, overrides).id, device), []).append(row)
+        same = cases.setdefault((_case(row, overrides).id, device), [])
+        if same and repeats is Repeats.REFUSED:
+            if dataclasses.replace(row, doubt=same[0].doubt) == same[0]:
+                continue
+            raise BadLine(
+                f"a second row of {row.problem.key}, and not the same",
+                hint="leave one of them out: the tool itself reads no such table",
+            )
+        same.append(row)
     if not cases:
         raise NothingToDo(
             "the file has no results", hint="is the file truncated, or in another format (--as)?"
@@ -375,7 +395,8 @@ def build_run(file: ResultFile, rows: Iterable[ResultRow], method: str) -> Resul
     results = []
     for (_, device), repetitions in cases.items():
         file.at = repetitions[0].problem.key
-        results.append(_result(repetitions, device, overrides, method, when))
+        read = repetitions[:1] if repeats is Repeats.FIRST else repetitions
+        results.append(_result(read, device, overrides, method, when, repetitions[len(read) :]))
     file.at = ""
     return ResultSet(run=run, results=tuple(results))
 
@@ -486,13 +507,18 @@ def _case(row: ResultRow, overrides: Overrides) -> Case:
 
 
 def _result(
-    rows: Sequence[ResultRow], device: str, overrides: Overrides, method: str, when: float
+    rows: Sequence[ResultRow],
+    device: str,
+    overrides: Overrides,
+    method: str,
+    when: float,
+    ignored: Sequence[ResultRow],
 ) -> Result:
     first = rows[0]
     failed = next((row for row in rows if row.status is not Status.OK), None)
     flops, size = _costs(first.problem)
     shown = failed or first
-    left_out = _left_out(rows)
+    left_out = _left_out(rows) or _ignored(rows[0], ignored)
     if failed is None and not any(_times(row) for row in rows):
         error = left_out or Reason("the file has no time of it")
         shown = dataclasses.replace(first, status=Status.RUNTIME_ERROR, error=error)
@@ -520,10 +546,12 @@ def _times(row: ResultRow) -> tuple[float, ...]:
 
 
 def _left_out(rows: Sequence[ResultRow]) -> Reason:
-    """Summarise the non-positive times of a case that were dropped."""
-    every = [time_s for row in rows if row.status is Status.OK for time_s in row.samples_s]
+    """Summarise the times of a case that were dropped: non-positive ones, and missing ones, which
+    count as 0."""
+    good = [row for row in rows if row.status is Status.OK]
+    every = [time_s for row in good for time_s in row.samples_s or (0.0,)]
     none = [time_s for time_s in every if not time_s > 0]
-    if not none:
+    if not none or not any(row.samples_s for row in good):
         return NO_REASON
     return Reason(
         f"{len(none)} of {len(every)} times in the file left out: {none[0]:g} s is no time",
@@ -531,6 +559,23 @@ def _left_out(rows: Sequence[ResultRow]) -> Reason:
         count=len(none),
         every=len(every),
         first=none[0],
+    )
+
+
+def _ignored(read: ResultRow, rows: Sequence[ResultRow]) -> Reason:
+    """Summarise the times of further rows of a case, which the tool itself ignores."""
+    times = [time_s for row in rows for time_s in row.samples_s]
+    if not times:
+        return NO_REASON
+    every = len(times) + len(read.samples_s)
+    return Reason(
+        f"{len(times)} of {every} times in the file left out: the tool reads the first row of a "
+        "key",
+        "times-left-out",
+        count=len(times),
+        every=every,
+        first=times[0],
+        why="ignored",
     )
 
 

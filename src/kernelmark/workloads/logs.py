@@ -41,7 +41,7 @@ from kernelmark.workloads.calls import (
     RowReader,
     header,
 )
-from kernelmark.workloads.source import Continued, Folded, InputFile
+from kernelmark.workloads.source import Continued, Folded, InputFile, Joiner
 from kernelmark.workloads.workload import Call, Skipped, Workload
 
 NO_CALL = "is not a call in a known form"
@@ -282,10 +282,12 @@ class Counting:
         seen.count += count * times
         return seen.reason
 
-    def is_call(self, line: bytes) -> bool:
-        """Return whether a reader takes the line for a call, independently of other lines."""
-        parts = (part_of(line) for _, part_of, _ in self._known)
-        return any(part is not None and part != NOTHING for part in parts)
+    def is_known(self, line: bytes) -> bool:
+        """Return whether the line is of a format, by itself or as a row of the table; any other is
+        among the skipped lines."""
+        readers: list[RowReader] = [reader for _, _, reader in self._known]
+        readers += [self._table[0]] if self._table else []
+        return any(reader.part(line) is not None for reader in readers)
 
     def tables(self) -> list[str]:
         """Return the formats of the headers that were found."""
@@ -520,11 +522,11 @@ def _read_log(
     counting = _counting(source, options, form, skips)
     pieces = files.lines(source.chunks())
     last = b""
-    if Folded.is_in(source.head):
-        for lines, numbers in Folded().joined(pieces):
-            counting.take(lines, numbers)
-    elif form is not None or Continued.is_in(source.head):
-        for lines, numbers in Continued().joined(pieces):
+    joiner: Joiner | None = Folded() if Folded.is_in(source.head) else None
+    if joiner is None and (form is not None or Continued.is_in(source.head)):
+        joiner = Continued()
+    if joiner is not None:
+        for lines, numbers in joiner.joined(pieces):
             counting.take(lines, numbers)
             last = lines[-1] if lines else last
     else:
@@ -534,7 +536,7 @@ def _read_log(
     if source.complaint:
         skips.add(source.place, counting.lines + 1, source.complaint)
     notes = counting.notes()
-    if not source.ended and counting.is_call(last):
+    if not source.ended and counting.is_known(last):
         notes.append(_MAY_BE_CUT.format(counting.lines))
     log = _Log(counting.lines, tuple(notes), has_header=bool(counting.tables()))
     return list(counting.counted()), log
@@ -575,6 +577,8 @@ def _read_document(
             counts[item] = counts.get(item, 0) + 1
     if source.complaint:
         skips.add(source.place, last + 1, source.complaint)
+    if not source.ended and counts and source.head.lstrip()[:1] not in (b"{", b"["):
+        notes.append(_MAY_BE_CUT.format(last))  # JSON that was cut is refused
     counted = [
         Counted(format=reader.name, kind="document", call=call, count=count * call.count)
         for call, count in counts.items()

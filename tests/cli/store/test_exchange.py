@@ -15,6 +15,7 @@ import pytest
 
 from kernelmark.core.environment import Environment
 from kernelmark.core.result import ResultSet, Run, RunState
+from kernelmark.core.verdict import NOTHING
 from kernelmark.report.results import result_columns
 from kernelmark.stores import open_store
 
@@ -81,3 +82,13 @@ def test_a_file_holds_the_roofs_it_was_compared_with(kmark, tmp_path):
     del document["roofs"]  # as an older kernelmark wrote it
     Path(file).write_text(json.dumps(document))
     assert kmark("show", file).code == 0
+
+
+@pytest.mark.parametrize("form", ["bencher", "github-action-benchmark", "pytorch-hud"])
+def test_a_run_without_a_time_is_no_empty_file(kmark, tmp_path, form):
+    table, out = tmp_path / "matmul.csv", tmp_path / "out.json"
+    table.write_text("M,cuBLAS (ms)\n8.000000,inf\n")
+    assert kmark("import", str(table)).code == 0
+    ended = kmark("export", "latest", "--as", form, "-o", str(out))
+    assert (ended.code, ended.out, out.exists()) == (NOTHING, "", False)
+    assert "hint: " in ended.err

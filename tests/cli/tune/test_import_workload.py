@@ -17,6 +17,8 @@ LINE = (
     "--b_type bf16_r --c_type bf16_r --d_type bf16_r --compute_type f32_r --activation_type none"
 )
 
+NO_LETTERS = "has no transA, transB, a_type, compute_type"
+
 
 @pytest.fixture
 def log(tmp_path):
@@ -67,12 +69,12 @@ def test_lines_that_are_skipped_are_told_and_written(kmark, log, folder, tmp_pat
     assert ended.code == 0
     lines = ended.err.splitlines()
     at = lines.index("3 lines skipped:")
-    assert lines[at + 1] == f"  1 × has no transA ({place}: line 3)"
+    assert lines[at + 1] == f"  1 × {NO_LETTERS} ({place}: line 3)"
     assert lines[at + 2] == f"  2 × {NO_CALL} ({place}: line 1, 4)"
     rows = list(csv.DictReader(skipped.open()))
     assert [(row["line"], row["reason"]) for row in rows] == [
         ("1", NO_CALL),
-        ("3", "has no transA"),
+        ("3", NO_LETTERS),
         ("4", NO_CALL),
     ]
     ended = kmark("import", place, "--workload", folder, "--skipped", "-")

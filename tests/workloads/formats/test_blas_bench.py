@@ -8,6 +8,7 @@ from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Status
 from kernelmark.workloads import importers
 from kernelmark.workloads.importers import Overrides
+from kernelmark_dev.raising import raises
 
 ROCBLAS = "transA,transB,M,N,K,alpha,lda,beta,ldb,ldc,ldd,batch_count"
 PERF = ",cold_iters,hot_iters,rocblas-Gflops,us\n"
@@ -156,3 +157,30 @@ def test_solutions_of_one_table_are_several_configs(results):
         {"solution_index": 7},
         {"solution_index": 8},
     ]
+
+
+@pytest.mark.parametrize("end", range(1, 30))
+def test_a_row_that_was_cut_is_named(results, end):
+    """It had been taken for another line of the program, and the row before it for the cut one."""
+    row = "N,T,{0},5,32,1,{0},0,5,{0},{0},1, 2, 10, 100, 7.5\n"
+    whole = f"{ROCBLAS}{PERF}{row.format(48)}"
+    with raises(UsageError, "line 3"):
+        results(whole + row.format(64)[:end])
+    with raises(UsageError, "line 3"):
+        results(whole + row.format(64)[: max(end, 6)] + "\n" + row.format(80))
+    (one, two) = results(whole + row.format(64).rstrip())
+    assert not importers.notes([one])
+    assert importers.notes([two])
+
+
+@pytest.mark.parametrize("dtype", ["", "f16"])
+def test_calls_of_a_table_without_types_are_refused_whatever_dtype_is_given(read, dtype):
+    with raises(UsageError, "--log_datatype"):
+        read(f"{ROCBLAS}{PERF}N,T,48,5,32,1,48,0,5,48,48,1, 2, 10, 100, 7.5\n", dtype=dtype)
+
+
+def test_a_value_may_stand_next_to_its_letter(read):
+    text = "hipblaslt-bench {} -n 32 -k 16 --precision f16_r\n"
+    assert read(text.format("-m64")).workload.calls == read(text.format("-m 64")).workload.calls
+    with raises(UsageError, "transA", "a_type"):
+        read("hipblaslt-bench -m 64 -n 32 -k 16\n")

@@ -333,7 +333,8 @@ BARE_GOOGLE = {"context": {"library_build_type": "x"}}
         ("a-gemm.csv", GEMM_CSV.splitlines()[0], "", ["no results"]),
         ("a-gemm.csv", GEMM_CSV[: GEMM_CSV.index("4.75") + 1], "line 5", [10, 13]),
         ("a-gemm.csv", GEMM_CSV.replace("tag", "K"), "line 1", ["'K'", "twice"]),
-        ("a.csv", "x,mean_microseconds\n1,2\n", "line 2", ["problem"]),
+        ("a.csv", "M,mean_microseconds\n1,2\n", "line 2", ["problem"]),
+        ("a.csv", "batch,mean_microseconds\n1,2\n", "line 1", ["'batch'"]),
         ("log.txt", HIPBLASLT.replace(",1024,512,", ",x,512,"), "line 4: m", ["'x'"]),
         ("log.txt", HIPBLASLT.replace(",256,1,0,", ",2.5,1,0,"), "line 4: k", ["'2.5'"]),
         ("log.txt", HIPBLASLT.replace(",0,0,none,", ",0,none,"), "line 4", [22, 23]),
@@ -594,11 +595,16 @@ ADD = "BM_add<float*>/8"
         ("BM_add/n:8", "BM_add/N:8"),
         ("BM_a<x>/8", "BM_a_x/8"),
         ("BM_a/type:float*", "BM_a/type:float&"),
-        ("BM_a/8", "BM_a/8/manual_time", "BM_A/8"),
+        ("BM_a/8", "BM_a/8/manual_time", "BM_A/8", "BM_a/8/iterations:5"),
+        ("BM_a/arg:8", "BM_a/8", "BM_a/08"),
+        ("BM_a__b", "BM_a_b", "BM_a_b_", "bm_a_b"),
+        ("BM_a/f32/8", "BM_a/8/f32"),
     ],
 )
 def test_google_benchmarks_of_different_names_stay_different(read, names):
-    assert len(read("g.json", googled(*names)).results) == len(names)
+    together = {one.case.problem.key for one in read("g.json", googled(*names)).results}
+    alone = {read("g.json", googled(name)).results[0].case.problem.key for name in names}
+    assert (len(together), together) == (len(names), alone)
 
 
 def test_a_google_benchmark_is_the_same_series_whatever_is_beside_it(read):

@@ -92,6 +92,10 @@ def test_both_libraries_of_a_row_are_configs_of_one_problem(times):
 def test_a_tuned_kernel_that_was_wrong_stays_wrong(times):
     reference, tuned = times(RAW.replace(",True,True", ",True,False"))
     assert (reference.status, tuned.status) == (Status.OK, Status.WRONG)
+    for flag, status in (("false", "wrong"), ("0", "wrong"), ("TRUE", "ok"), ("1", "ok")):
+        assert times(RAW.replace(",True,True", f",True,{flag}"))[1].status.value == status
+    with pytest.raises(UsageError):
+        times(RAW.replace(",True,True", ",True,perhaps"))
 
 
 def test_winners_have_one_time_and_their_solution(times, read):

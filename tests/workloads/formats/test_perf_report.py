@@ -5,6 +5,7 @@ import pytest
 from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Status
 from kernelmark.workloads import importers
+from kernelmark_dev.raising import raises
 
 TIMES = "M,N,dtype,cuBLAS (ms),Triton (ms)\n384.000000,64.000000,fp16,0.004096,0.005120\n"
 
@@ -66,14 +67,25 @@ def test_a_table_without_units_is_refused(read):
         read("M,Triton\n8.000000,2.000000\n", form="triton-perf-report")
 
 
-def test_a_value_that_is_missing_is_no_result_and_inf_is_a_failure(read, tmp_path):
+def test_rates_beside_times_are_refused(read):
+    with pytest.raises(UsageError):
+        read("M,cuBLAS (ms),Triton (TFLOPS)\n8.000000,2.000000,3.000000\n")
+
+
+@pytest.mark.parametrize("form", [None, "perf-report"])
+def test_a_report_without_units_is_told_from_an_unknown_file(read, form):
+    with raises(UsageError, "ylabel"):
+        read("M,cuBLAS,Triton\n8.000000,2.000000,3.000000\n", form=form)
+
+
+def test_a_value_that_is_missing_is_skipped_and_inf_is_a_failure(read, tmp_path):
     read("M,cuBLAS (ms),Triton (ms)\n8.000000,,inf\n16.000000,1.000000,1.000000\n")
     path = tmp_path / "matmul-performance.csv"
     results = importers.read(path, importers.Overrides()).results
     failed = {(r.case.problem.dims["m"], r.case.backend): r.status for r in results}
     assert failed[8, "triton"] is Status.RUNTIME_ERROR
-    assert (8, "cublas") not in failed
-    assert len(failed) == 3
+    assert failed[8, "cublas"] is Status.SKIPPED
+    assert len(failed) == 4
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import pytest
 from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Status
 from kernelmark.workloads import importers
+from kernelmark_dev.raising import raises, tells
 
 
 @pytest.fixture
@@ -249,3 +250,81 @@ def test_kernels_of_ckprofiler(times):
     ):
         with pytest.raises(UsageError):
             times(text, "ck.log")
+
+
+def test_of_two_rows_of_a_key_pytorch_reads_the_first(times):
+    again = TUNABLE.splitlines()[-1].replace("0.0325", "0.0925")
+    first, kept = times(f"{TUNABLE}{again}\n")
+    assert (us(first), us(kept)) == ([12.5], [32.5])
+    (note,) = importers.notes([first, kept])
+    assert tells(note, count=1, problem=kept.case.problem.key)
+
+
+AITER_ROW = (
+    "gfx950,256,64,512,1024,False,torch.bfloat16,torch.bfloat16,False,False,asm,5,3,{},k,0,1,1"
+)
+
+
+def test_two_rows_of_a_key_are_refused_as_aiter_refuses_them(times):
+    row, other = AITER_ROW.format(7.5), AITER_ROW.format(9.5)
+    assert [us(one) for one in times(f"{BF16}{row}\n{row}\n", "bf16_tuned_gemm.csv")] == [[7.5]]
+    with raises(UsageError, "line 3"):
+        times(f"{BF16}{row}\n{other}\n", "bf16_tuned_gemm.csv")
+
+
+@pytest.mark.parametrize("time", ["0", "-1", "inf"])
+def test_a_row_of_aiter_without_a_time_is_a_failure(times, time):
+    row = AITER_ROW.replace(",64,512,", ",65,512,").format(time)
+    text = f"{BF16}{AITER_ROW.format(7.5)}\n{row}\n"
+    good, bad = times(text, "bf16_tuned_gemm.csv")
+    assert (good.status, bad.status) == (Status.OK, Status.RUNTIME_ERROR)
+    assert len(importers.notes([good, bad])) == (time != "inf")
+
+
+@pytest.mark.parametrize(
+    ("head", "row", "device"),
+    [
+        ("cu_num,", "304,", "gfx942 with 304 CUs"),
+        ("cu_num,", "120,", "GPU with 120 CUs"),
+        ("gfx,", "gfx950,", "gfx950"),
+        ("", "", "unknown"),
+    ],
+)
+def test_the_device_of_a_table_without_names_is_described(times, head, row, device):
+    text = f"{head}M,N,K,q_dtype_w,us\n{row}16,1536,7168,torch.int8,9.5\n"
+    (one,) = times(text, "a8w8_tuned_gemm.csv")
+    assert one.device == device
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cu_num,M,N,K,q_dtype_w,us,kernelName\n304,16,1536,7168,fp8,9.5,x\n",
+        "gfx,M,N,K,q_dtype_w,us,kernelName\n"
+        "gfx942,16,1536,7168,torch.float8_e4m3fnuz,9.5,a8w8_blockscale_x\n",
+        "cu_num,M,N,K,us,kernelName\n80,16,1536,7168,9.5,a8w8_bpreshuffle_x\n",
+    ],
+)
+def test_calls_and_times_of_an_aiter_table_are_of_the_same_problem(times, read, text):
+    (time,), (call,) = times(text), read(text, "a.csv").workload.calls
+    assert call.problem.dtypes["a"] == "f8e4m3fnuz"
+    assert importers.exact_problem(call) == time.case.problem
+
+
+def test_a_cutlass_table_without_its_last_newline_doubts_the_last_row_alone(times):
+    results = times(GEMM + gemm("k2") + gemm("k1").rstrip())
+    doubted = {r.case.config["kernel"] for r in results if importers.notes([r])}
+    assert doubted == {"k1"}
+
+
+def test_a_kernel_that_reads_no_c_is_a_gemm_without_beta(times):
+    row = gemm().replace("f32:column,f32:column,1,0", "void:column,f32:column,1,1")
+    assert "void" in row
+    assert times(GEMM + row)[0].case.problem == times(GEMM + gemm())[0].case.problem
+
+
+def test_the_output_of_a_convolution_may_be_given_in_part(times):
+    text = CONV.replace(",p,q,", ",q,").replace("3,3,224,224,", "3,3,224,")
+    assert times(text)[0].case.problem == times(CONV)[0].case.problem
+    with raises(UsageError, "112"):
+        times(text.replace("3,3,224,", "3,3,112,"))

@@ -15,6 +15,7 @@ import typer
 
 from kernelmark.api.selection import parse_backends, parse_config
 from kernelmark.cli import options as o
+from kernelmark.cli.compare.commands import ReadingOptions, Words, compare_commands
 from kernelmark.cli.options import complete_backends, complete_devices
 from kernelmark.cli.output import fancy, flush, progress_bar, put_table, say, say_above
 from kernelmark.core.errors import UsageError
@@ -335,22 +336,40 @@ BudgetSeconds = Annotated[
 def ab(
     context: typer.Context,
     *,
+    words: Words = None,
     sides: SideOptions,
     compared: ComparedOptions,
+    reading: ReadingOptions,
     outputs: o.Outputs,
     stored: o.StoredOptions,
 ) -> int:
     """Measure two stacks alternately; exit 1 on a regression.
 
     The sides differ in environment, variables, backend or config. Each round
-    measures both, so that drift affects both.
+    measures both, so that drift affects both. The sides may also be two commands that
+    report times themselves; no result is stored then.
 
     For example: kmark ab --env golden=/opt/a --env tot=/opt/b -s smoke -b torch
 
     Or: kmark ab -d cuda:0 -b cublaslt --set head:LD_LIBRARY_PATH=/new/lib -s smoke
+
+    Or: kmark ab -- ./old_bench --json -- ./new_bench --json
     """
     from kernelmark.runners.ab import parse_sides
 
+    if words and "--" not in (context.obj or ()):
+        context.fail(f"Got unexpected extra argument ({words[0]})")
+    if words:
+        return compare_commands(
+            words,
+            reading,
+            outputs,
+            _rule(compared).looks,
+            delta=compared.delta,
+            budget_s=compared.budget,
+            timeout_s=stored.timeout,
+            quiet=stored.quiet,
+        )
     stacks = parse_sides(sides.env or (), sides.settings or ())
     # Explicitly named environments may be equal, for an A/A test.
     plan = plan_of(compared, stacks, stored, may_be_equal=bool(sides.env))

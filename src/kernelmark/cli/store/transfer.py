@@ -18,7 +18,7 @@ import typer
 from kernelmark.cli import options as o
 from kernelmark.cli.options import complete_runs
 from kernelmark.cli.output import check_writable, complain, say, stderr_text, write
-from kernelmark.core.errors import KernelmarkError, StoreError, UsageError, about
+from kernelmark.core.errors import KernelmarkError, NothingToDo, StoreError, UsageError, about
 from kernelmark.core.files import json_text
 from kernelmark.core.units import counted, join_or
 from kernelmark.core.verdict import SOME_FAILED
@@ -139,10 +139,9 @@ Files = Annotated[
     list[str],
     typer.Argument(
         metavar="FILE…",
-        help="JSON of 'kmark export' or 'kmark run --json' (- is stdin); or results of other "
-        "tools: nvbench and Google Benchmark JSON, hipblaslt-bench output, tritonbench files, "
-        "reference CSVs, profiles of ncu, nsys, rocprofv3 and PyTorch. With --workload, call logs "
-        "(kmark list logs), one for each process.",
+        help="JSON of 'kmark export' or 'kmark run --json' (- is stdin); or times of other tools "
+        "(kmark list formats). With --workload, call logs (kmark list logs), one for each "
+        "process. They may be compressed with gzip.",
     ),
 ]
 FOREIGN = "Files of other tools"
@@ -155,10 +154,8 @@ Form = Annotated[
     o.option(
         "--as FORMAT",
         FOREIGN,
-        help="Read this format: nvbench, googlebench, hipblaslt-bench, tritonbench, ncu, nsys, "
-        "rocprof, torch-trace, triton-autotune, inductor, miopen, miopen-find-db, aiter-csv, "
-        "cutlass, ckprofiler, tunableop or reference-csv; with --workload, one of kmark list logs. "
-        "Default: detected.",
+        help="Read this format, one of 'kmark list formats'; with --workload, one of 'kmark list "
+        "logs'. Default: detected.",
         common=True,
     ),
 ]
@@ -295,7 +292,12 @@ def export(
         if form in dashboards.FORMATS and not asked.any:
             options = parse_options(form, dashboards.OPTIONS.get(form, {}), words or ())
             with loaded(ref, store) as (results, _):
-                named = dashboards.timed(results)
+                named = dashboards.timed(results, results.run)
+                if not named:
+                    raise NothingToDo(
+                        f"run {results.run.id} has no ok result with a time: nothing was written",
+                        hint=f"'kmark show {results.run.id}' says why",
+                    )
                 document = dashboards.FORMATS[form](results, results.run, options)
                 write(output or "-", json_text(document))
                 if missing := len(results) - len(named):

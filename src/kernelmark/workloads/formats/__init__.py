@@ -68,7 +68,7 @@ class Formats(Generic[F]):
         )
 
     def find(self, name: str) -> F:
-        """Return the format with this name, or with this prefix of its name.
+        """Return the format with this name, or whose name begins with it or ends with its words.
 
         The full name of a format of the other kind is refused, not taken for a prefix.
         """
@@ -79,7 +79,7 @@ class Formats(Generic[F]):
             raise UsageError(error, hint=self._hint)
         begun = [
             full_name for full_name in self._known if word.strip("-") and full_name.startswith(word)
-        ]
+        ] or [full_name for full_name in self._known if full_name.endswith(f"-{word}")]
         if word in self._known or len(begun) != 1:
             if word not in self._known and begun:
                 raise UsageError(

@@ -20,13 +20,16 @@ from pathlib import PurePath
 
 from kernelmark import ops
 from kernelmark.core.immutable import FrozenDict
+from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.registry import FormatFacts
-from kernelmark.core.timing import Cache, Timing
+from kernelmark.core.result import Status
+from kernelmark.core.timing import Cache, Timer, Timing
 from kernelmark.workloads import blas
 from kernelmark.workloads.calls import NO_DTYPE, LogOptions, LogReader, RowReader, Table
 from kernelmark.workloads.importers import (
     CUT,
     Importer,
+    Repeats,
     ResultFile,
     ResultRow,
     exact_problem,
@@ -45,7 +48,7 @@ _OWN = frozenset(
 _NAMED = re.compile(r"tuned_(?:batched_)?gemm|batched_gemm_.*tuned")
 _WANTED = (
     *(*_SIZES, "B", "bias", "dtype", "outdtype", "q_dtype_w"),
-    *("scaleAB", "bpreshuffle", "gfx"),
+    *("scaleAB", "bpreshuffle", "gfx", "cu_num", "kernelName"),
 )
 _MOE = ("token", "model_dim", "inter_dim", "expert", "topk")
 # Columns of MoE tables with the values that the op moe has.
@@ -69,9 +72,12 @@ _CHOSEN = {
     "kernelName2": "kernel2",
     "_tag": "tag",
 }
+_ERRORS = ("errRatio", "err_ratio", "err1", "err2")
+_MEASURED = frozenset((*_CHOSEN, *_ERRORS, "us", "us1", "us2", "tflops", "bw"))
 # aiter's gfx_from_cu_num, for tables that have no architecture.
 GFX_OF_UNITS = {"256": "gfx950", "80": "gfx942", "304": "gfx942"}
-_TIMING = Timing(cache=Cache.HOT)
+# aiter's tuners take the times of a trace, over copies of the operands (test_common.perftest).
+_TIMING = Timing(cache=Cache.COLD, timer=Timer.PROFILER)
 # Types of the operands by a word in the name, the least ambiguous first: names of kernels contain
 # the output type too. Without q_dtype_w, aiter's tuners use int8 for a8w8, fp8 for the other two.
 _FAMILIES = (
@@ -99,7 +105,8 @@ class AiterCsv(LogReader):
         columns = [name.upper() if name.upper() in _ALL_SIZES else name for name in written]
         names = set(columns)
         if set(_MOE) <= names:
-            return _Experts(columns, (*_MOE, *_MOE_PLAIN, *_MOE_DTYPES))
+            wanted = (*_MOE, *_MOE_PLAIN, *_MOE_DTYPES)
+            return _Experts(columns, wanted, harmless=_MEASURED | {"gfx", "cu_num"})
         named = names <= _ALL_SIZES and _NAMED.search(PurePath(file).name.lower())
         if not set(_SIZES) <= names or not (_OWN & names or named):
             return None
@@ -110,8 +117,7 @@ class _Rows(Table):
     once = True
 
     def __init__(self, columns: Sequence[str], file: str) -> None:
-        typed = bool({"dtype", "q_dtype_w"} & set(columns))
-        super().__init__(columns, _WANTED if typed else (*_WANTED, "kernelName"))
+        super().__init__(columns, _WANTED, harmless=_MEASURED)
         self._file = PurePath(file).name.lower()
         self._archs: dict[str, None] = {}
         self._assumed_f8 = False
@@ -125,7 +131,7 @@ class _Rows(Table):
             )
         if self._assumed_f8:
             notes.append("fp8 was read as f8e4m3, OCP's; for gfx940 to gfx942: --arch gfx942")
-        return tuple(notes)
+        return (*notes, *super().notes())
 
     def row(self, cells: Fields, options: LogOptions) -> Iterator[Call]:
         arch = self._arch(cells, options)
@@ -157,12 +163,12 @@ class _Rows(Table):
     def _arch(self, cells: Fields, options: LogOptions) -> str:
         """Return the architecture of a row; raise BadLine if it is not the given one."""
         wished = options.arch.partition(":")[0]
-        arch = cells.get("gfx") or wished
-        if wished and arch != wished:
-            raise BadLine(f"is of {arch[:24]}, not of {wished}")
-        if cells.get("gfx"):
-            self._archs[arch] = None
-        return arch
+        named = _arch_of(cells)
+        if wished and named and named != wished:
+            raise BadLine(f"is of {named[:24]}, not of {wished}")
+        if named:
+            self._archs[named] = None
+        return named or wished
 
     def _scales(self, cells: Fields, dtype: str) -> str:
         """Return hipBLASLt's scale mode: 1 per tensor, 2 per row, 3 per block; "" for none."""
@@ -221,6 +227,7 @@ class AiterTimes(Importer):
     )
     method = "mean of aiter's tuner"
     is_log = True
+    repeats = Repeats.REFUSED  # pandas' to_dict("index"), after equal rows were dropped
 
     def recognizes(self, name: str, head: bytes) -> bool:
         columns = head.partition(b"\n")[0].strip().split(b",")
@@ -238,14 +245,15 @@ class AiterTimes(Importer):
         for cells in table:
             # The table's readers have sizes in capitals.
             named = {sizes.get(name, name): text for name, text in cells.items()}
-            named["gfx"] = arch = cells.text("gfx") or GFX_OF_UNITS.get(cells.text("cu_num"), "")
             (call,) = reader.row(Fields(named, cells.where), options)
-            time_us = 0.0 if cells.text("us") == "inf" else cells.number("us")
+            failed = cells.text("us") == "inf"
             kernels = (cells.text(name) for name in ("kernelName", "kernelName1", "kernelName2"))
             yield ResultRow(
                 problem=exact_problem(call),
                 backend="aiter",
-                samples_s=(time_us * 1e-6,) if time_us > 0 else (),
+                samples_s=() if failed else (cells.number("us") * 1e-6,),
+                status=Status.RUNTIME_ERROR if failed else Status.OK,
+                error=Reason("the table has inf") if failed else NO_REASON,
                 timing=_TIMING,
                 config=FrozenDict(
                     {
@@ -255,10 +263,22 @@ class AiterTimes(Importer):
                     }
                 ),
                 kernel=" ".join(filter(None, kernels)),
-                # Rows of several GPUs are of one file, and of one shape.
-                device=" ".join(filter(None, (cells.text("gfx"), cells.text("cu_num"), "CUs"))),
-                arch=arch,
+                device=_gpu(cells),
+                arch=_arch_of(cells),
             )
+
+
+def _arch_of(cells: Fields) -> str:
+    """Return the architecture of a row's GPU; "" if it is unknown."""
+    return cells.text("gfx") or GFX_OF_UNITS.get(cells.text("cu_num"), "")
+
+
+def _gpu(cells: Fields) -> str:
+    """Return a description of a row's GPU, as `gfx942 with 304 CUs`: a table may have rows of
+    several GPUs for one shape, and has no names of devices."""
+    units = cells.text("cu_num")
+    gpu = _arch_of(cells) or ("GPU" if units else "")
+    return f"{gpu} with {units} CUs" if units else gpu
 
 
 def _quantised(

@@ -73,6 +73,8 @@ class CkProfiler(Importer):
                         kernel=kernel,
                     )
                 timed = []
+            elif text.lstrip().startswith("Perf:"):
+                raise BadLine("a time that cannot be read", hint=CUT)
             elif _FAILED in text:
                 raise BadLine("a kernel's results were wrong", hint="take it out of the log")
             elif timed and text.startswith(_OTHERS):

@@ -103,7 +103,9 @@ def _call(cells: Fields, arch: str) -> Call:
 def _gemm(cells: Fields, arch: str) -> Call:
     """Return a GEMM as a BLAS call: with D stored by rows, that of D transposed."""
     types, by_rows = {}, {}
-    for name in ("A", "B", "C", "D") if cells.get("D") else ("A", "B", "C"):
+    # A kernel whose C is void reads no C: beta has no effect.
+    is_void = bool(cells.get("D")) and cells.required("C").partition(":")[0] == "void"
+    for name in ("A", "B", *("C" if not is_void else ""), *("D" if cells.get("D") else "")):
         types[name], layout = _tensor(cells, name)
         if layout not in ("row", "column"):
             raise BadLine(f"{name} has the layout {layout[:24]}: no op computes it")
@@ -117,7 +119,7 @@ def _gemm(cells: Fields, arch: str) -> Call:
     is_rounded = "tf32" in (cells["A"][:4], cells["accum"]) or (
         types["A"] == "f32_r" and cells.text("op_class") == "tensorop"
     )
-    lost = ("c_layout",) if "D" in types and by_rows["C"] != by_rows["D"] else ()
+    lost = ("c_layout",) if by_rows.get("C", by_rows[out]) != by_rows[out] else ()
     call = blas.call(
         {
             "m": cells.required(m),
@@ -127,12 +129,12 @@ def _gemm(cells: Fields, arch: str) -> Call:
             "transB": letters[1],
             "a_type": types[first],
             "b_type": types[second],
-            "c_type": types["C"],
+            "c_type": types.get("C", types[out]),
             "d_type": types[out],
             "compute_type": "xf32_r" if is_rounded else accumulator,
             "batch_count": cells.text("batch_count", "1"),
             "alpha": cells.text("alpha", "1"),
-            "beta": cells.text("beta", "0"),
+            "beta": "0" if is_void else cells.text("beta", "0"),
         },
         arch,
     )
@@ -158,8 +160,9 @@ def _conv(cells: Fields) -> Call:
         layout="nhwc",
     )
     computed = output_size(problem)
-    if (cells.whole("p", computed[0]), cells.whole("q", computed[1])) != computed:
-        raise BadLine(f"has the output {cells['p']}×{cells['q']}, computed is {computed}")
+    output = cells.whole("p", computed[0]), cells.whole("q", computed[1])
+    if output != computed:
+        raise BadLine(f"has the output {output}, computed is {computed}")
     factors = {"alpha": "1", "beta": "0"}
     lost = [name for name, usual in factors.items() if blas.real(cells, name, usual) != int(usual)]
     rounded = tensors[0][0] == "f32_r" and cells.text("op_class") == "tensorop"

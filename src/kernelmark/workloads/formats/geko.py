@@ -177,7 +177,7 @@ class GekoResults(Importer):
                 config: dict[str, str | int] = {"library": side} if side else {}
                 if index := cells.text(f"solutionIdx{end}"):
                     config["solution_index"] = parse_whole(index, "the solution")
-                wrong = side == "tuned" and cells.text("valid", "True") == "False"
+                wrong = side == "tuned" and bool(cells.text("valid")) and not cells.flag("valid")
                 error = cells.text("error_tuned")[:24]
                 yield ResultRow(
                     problem=problem,

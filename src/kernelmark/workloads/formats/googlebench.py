@@ -7,8 +7,7 @@ nothing else, as a bare mean. A fit of the complexity (BigO, RMS) is no time.
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 
 from kernelmark.core.environment import Environment
 from kernelmark.core.problem import Problem
@@ -29,13 +28,12 @@ from kernelmark.workloads.source import Fields, unexpected
 # Any of these is enough: people shorten files.
 _MARKS = (b'"library_build_type"', b'"num_cpus"', b'"run_type"')
 _FITS = ("BigO", "RMS")
-# Parts of a name that describe how it was timed, not what was timed.
+# Parts of a name that describe how often it was timed, and what CPU time is of: benchmarks that
+# differ in these alone are one. A manual time is another than the real one.
 _MANNERS = re.compile(
-    r"(real_time|process_time|manual_time|repeats:\d+|iterations:\d+|min_time:.*|"
-    r"min_warmup_time:.*|threads:1)\Z"
+    r"(real_time|process_time|repeats:\d+|min_time:.*|min_warmup_time:.*|threads:1)\Z"
 )
-# Characters that the name of an op loses: f<int> becomes f_int, f<float*> and f<float&> the same.
-_LOST = re.compile(r"\W")
+_UNNAMED = re.compile(r"arg(?:_\d+)?=")
 _TIMING = Timing(cache=Cache.HOT, timer=Timer.LOOP)
 
 
@@ -44,8 +42,8 @@ class GoogleBench(Importer):
     summary = "JSON of Google Benchmark and of iree-benchmark-module"
     facts = FormatFacts(
         versions="JSON, with and without run_name",
-        exactness="every repetition; names that differ stay different; fits of the complexity are "
-        "not times and are left out",
+        exactness="every repetition; names that differ in more than how often was timed stay "
+        "different; fits of the complexity are not times and are left out",
         checked="samples of our own in tests; nine public files",
     )
     method = "Google Benchmark"
@@ -68,9 +66,8 @@ class GoogleBench(Importer):
             name = str(entry.required("name"))
             if entry.get("aggregate_name") not in _FITS:
                 groups.setdefault(str(entry.get("run_name", name)), []).append(entry)
-        problems = _problems(groups)
         for name, group in groups.items():
-            yield _row(problems[name], group, backend)
+            yield _row(_problem(name), group, backend)
 
 
 def _row(problem: Problem, group: list[Fields], backend: str) -> ResultRow:
@@ -104,36 +101,19 @@ def _seconds(entry: Fields, name: str) -> float:
     return entry.number(name) * SECONDS[unit]
 
 
-def _problems(names: Iterable[str]) -> dict[str, Problem]:
-    """Return the problem of each name. If different names would give the same problem, such as
-    names that differ only in case, each gets its name as an option: if possible without the way of
-    timing, so that a series continues when that changes. The manual time and the real time of one
-    benchmark are two problems."""
-    labels = {name: "/".join(_parts(name)) for name in names}
-    problems = {
-        name: _problem(name, label if _LOST.search(name.partition("/")[0]) else "")
-        for name, label in labels.items()
-    }
-    options: tuple[Mapping[str, str], ...] = (labels, {name: name for name in labels})
-    for option in options:
-        times = Counter(problem.key for problem in problems.values())
-        problems = {
-            name: problem if times[problem.key] == 1 else _problem(name, option[name])
-            for name, problem in problems.items()
-        }
-    return problems
-
-
 def _parts(name: str) -> list[str]:
     """Return the parts of a name that describe what was timed."""
     return [part for part in name.split("/") if not _MANNERS.match(part)]
 
 
-def _problem(name: str, label: str) -> Problem:
-    """Return the problem of a name: `BM_matmul/64/k:128/real_time` is bm_matmul arg=64 k=128. A
-    label is added as name=label."""
-    first, *rest = _parts(name) or [name]
-    values: dict[str, str] = {"name": label} if label else {}
+def _problem(name: str) -> Problem:
+    """Return the problem of a name: `BM_matmul/64/k:128/real_time` is bm_matmul arg=64 k=128.
+
+    If the name cannot be told from the problem, such as one that differs from another in case or
+    in signs, it is an option, whatever else is in the file.
+    """
+    first, *rest = parts = _parts(name) or [name]
+    values: dict[str, str] = {}
     for part in rest:
         key, colon, value = part.partition(":")
         if not colon:
@@ -141,7 +121,17 @@ def _problem(name: str, label: str) -> Problem:
         while key in values:
             key += "_"
         values[key] = value
-    return problem_of(first, values)
+    problem = problem_of(first, values)
+    if _spelled(problem) == parts:
+        return problem
+    return problem_of(first, {"name": "/".join(parts), **values})
+
+
+def _spelled(problem: Problem) -> list[str]:
+    """Return the parts of the usual name of a problem."""
+    op, *parameters = problem.key.split()
+    first = f"BM_{op[3:]}" if op.startswith("bm_") else op
+    return [first, *(_UNNAMED.sub("", word).replace("=", ":") for word in parameters)]
 
 
 importers = (GoogleBench(),)

@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import dataclasses
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from kernelmark.core.errors import ProblemError, UsageError
+from kernelmark.core.errors import ProblemError
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import NO_REASON, Reason
@@ -273,8 +275,8 @@ class HipblasltBench(Importer):
     def rows(self, file: ResultFile) -> Iterator[ResultRow]:
         untyped: set[str] = set()
         for printed in _printed(file):
-            file.at, file.doubt = printed.at, printed.doubt
-            row = _row(printed, file.overrides.arch)
+            file.at = printed.at
+            row = dataclasses.replace(_row(printed, file.overrides.arch), doubt=printed.doubt)
             problem = row.problem
             if problem.op.startswith("blas_") and "a_type" not in problem.options:
                 if problem.key in untyped:
@@ -289,6 +291,7 @@ class _Printed:
 
     cells: Fields
     at: str
+    first: str  # its first cell, by which a damaged row is known
     config: dict[str, int] = field(default_factory=dict)
     kernel: str = ""
     doubt: Reason = NO_REASON
@@ -312,7 +315,8 @@ def _printed(file: ResultFile) -> list[_Printed]:
         if again or (header is not None and not is_open and text.count(",") >= 5):
             cells = _cells(text, header or [])
             if again or not (is_winner and has_rows):
-                rows.append(_Printed(cells, file.at, {"rank": rank} if rank else {}))
+                config = {"rank": rank} if rank else {}
+                rows.append(_Printed(cells, file.at, _split(text)[0], config, doubt=file.doubt))
                 is_open = True
             else:
                 header = None
@@ -320,13 +324,15 @@ def _printed(file: ResultFile) -> list[_Printed]:
                 has_rows, is_winner = not is_winner, False
         elif is_open and (match := _SOLUTION.match(text)):
             rows[-1].config = {"solution_index": int(match[1])}
+            rows[-1].doubt = file.doubt
         elif is_open and (match := _KERNEL_NAME.match(text)):
             rows[-1].kernel = match[1]
-    if is_open:
-        rows[-1].doubt = file.doubt
-    elif header is not None and not file.ended:
-        # A truncated row may not look like one.
-        raise UsageError(f"line {len(file.texts)}: the file ends within a table", hint=CUT)
+            rows[-1].doubt = file.doubt
+        elif file.doubt and text.strip() and (rows or header is not None):
+            # A truncated row may not look like one.
+            raise BadLine("the file ends within a table", hint=CUT)
+        elif is_open and text.count(",") > 1 and _split(text)[0] == rows[-1].first:
+            raise uneven_row(len(_split(text)), len(rows[-1].cells))
     return rows
 
 
@@ -391,7 +397,7 @@ def row_problem(cells: Fields, arch: str) -> Problem:
     factor, an unknown dtype), a problem with the fields that differ."""
     lost: tuple[str, ...] = ("alpha", "beta")
     with contextlib.suppress(ProblemError):
-        call = blas.call(cells, arch, harmless=set(cells))
+        call = blas.call(cells, arch, harmless=set(cells) - _unknown_arguments(cells))
         # The type of a bias is not part of a problem.
         lost = tuple(name for name in call.lost if name != "bias_type")
         if not lost:
@@ -409,6 +415,18 @@ def row_problem(cells: Fields, arch: str) -> Problem:
     return problem_of(
         "blas_matmul", differing | {name: cells[name] for name in _GEMM if name in cells}
     )
+
+
+def _unknown_arguments(cells: Fields) -> set[str]:
+    """Return the columns between the letters and the measurement that may change what was
+    computed."""
+    names = list(cells)
+    begin = names.index("transA") if "transA" in names else len(names)
+    arguments = itertools.takewhile(
+        lambda name: name.removesuffix("_reference").removesuffix("_tuned") not in _MEASURED,
+        names[begin:],
+    )
+    return set(arguments) - HARMLESS - MEASURED_COLUMNS - set(_CONFIG)
 
 
 readers = (HipblasltLog(),)

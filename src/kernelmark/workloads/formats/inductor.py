@@ -173,7 +173,8 @@ def _choices_in_log(file: ResultFile) -> Iterator[ResultRow]:
                     name, ms = choice[1], float(choice[2])
                     config = _config(name, choice[4])
                     yield _row(problem, ms, config, triton=name.startswith("triton_"))
-                is_cut = line == len(file.texts) and not file.ended and rest[:1].isspace()
+                # A cut config is of another kernel; a cut percentage is not read.
+                is_cut = file.doubt and rest[:1].isspace() and not (choice and not choice[4])
                 if is_cut or (not choice and _BROKEN.match(rest)):
                     raise unexpected("the block", "a choice with its time", rest.strip(), CUT)
     file.at = ""

@@ -351,7 +351,10 @@ class DriverTimes(Importer):
             elif _WRONG.search(text):
                 hint = "measure it again, or take it out of the log"
                 raise BadLine("the driver's own check found a wrong result", hint=hint)
-            elif text.startswith("stats: ") and not text.startswith("stats: name"):
+            elif text.startswith("stats: name"):
+                if not text.rstrip().endswith(_STATS[-1]):
+                    raise unexpected("the last column", _STATS[-1], text.rpartition(", ")[2])
+            elif text.startswith("stats: "):
                 cells = [cell.strip() for cell in text.removeprefix("stats: ").split(",")]
                 if len(cells) != len(_STATS):
                     raise BadLine(f"{len(cells)} values for {len(_STATS)} columns", hint=CUT)
@@ -364,6 +367,8 @@ class DriverTimes(Importer):
                     kernel=solution,
                 )
                 solution = ""  # of this pass
+            elif file.doubt and text.strip():
+                raise BadLine("the file ends within a line", hint=CUT)
 
 
 def _measured(command: str, stats: Fields) -> Problem:

@@ -32,6 +32,7 @@ from kernelmark.workloads.source import parse_number
 _LINE = re.compile(r"(.+) \(((?:[^()]|\([^()]*\))*)\)\Z")
 _UNIT = re.compile(r"(?<![A-Za-z/])(ns|us|µs|ms|s|[kMGTP]?FLOPS?|[kKMGT]i?B)(?:/s)?(?![A-Za-z/])")
 _RATE = re.compile(r"(?:/|\bper\b)\s*(?:ns|us|µs|ms|s|sec|second)\b")
+_PRINTED = re.compile(r"\d+\.\d{6}(?:,\d+\.\d{6})+\s")  # pandas' float_format="%.6f"
 _RESULTS = ("inf", "-inf", "nan")  # of a function that could not be timed
 # do_bench flushes the cache before each launch.
 _TIMING = Timing(cache=Cache.FLUSH)
@@ -49,18 +50,22 @@ class PerfReport(Importer):
     method = "Triton perf_report"
 
     def recognizes(self, name: str, head: bytes) -> bool:
-        first = head.partition(b"\n")[0].decode("utf-8", "replace").strip()
-        x_names, lines = _columns(first.split(","))
-        return name.endswith(".csv") and bool(x_names and lines)
+        first, _, second = head.decode("utf-8", "replace").partition("\n")
+        x_names, lines = _columns(first.strip().split(","))
+        # Without units it is known by its numbers, and refused.
+        is_one = bool(x_names and lines) or _PRINTED.match(second) is not None
+        return name.endswith(".csv") and is_one
 
     def rows(self, file: ResultFile) -> Iterator[ResultRow]:
         columns, table = file.table()
         x_names, lines = _columns(columns)
         timed = {name: _unit(name) for name in lines if _unit(name) in SECONDS}
-        if not x_names or not timed:
+        labels = {_line(name)[1] for name in lines}
+        # perf_report writes one ylabel: another one beside it is of no table that it wrote.
+        if not x_names or not timed or (len(labels) > 1 and len(timed) < len(lines)):
             units = " or ".join(dict.fromkeys(_unit(name) or "no unit" for name in lines))
             raise UsageError(
-                f"line 1: the columns are no times: {units or 'no unit'}", hint=_SET_YLABEL
+                f"line 1: the columns are not all times: {units or 'no unit'}", hint=_SET_YLABEL
             )
         backends = _backends(timed)
         plot = f"perf_report_{'_'.join(name_words(file.name)) or 'plot'}"
@@ -68,17 +73,17 @@ class PerfReport(Importer):
             sizes = {name: _size(cells.required(name), name) for name in x_names}
             for column, unit in timed.items():
                 text = cells.text(column).strip()
-                if not text:  # the line has no value at these sizes
-                    continue
-                failed = text.lower() in _RESULTS
-                time_s = 0.0 if failed else parse_number(text, column) * SECONDS[unit]
+                no_time = not text or text.lower() in _RESULTS
+                time_s = 0.0 if no_time else parse_number(text, column) * SECONDS[unit]
+                status = Status.RUNTIME_ERROR if no_time else Status.OK
                 yield ResultRow(
                     problem=problem_of(plot, sizes),
                     backend=backends[column],
-                    samples_s=() if failed else (time_s,),
+                    samples_s=() if no_time else (time_s,),
                     timing=_TIMING,
-                    status=Status.RUNTIME_ERROR if failed else Status.OK,
-                    error=Reason(f"the report has {text}") if failed else NO_REASON,
+                    # Without a value, the line was not measured at these sizes.
+                    status=status if text else Status.SKIPPED,
+                    error=Reason(f"the report has {text or 'no value'}") if no_time else NO_REASON,
                 )
 
 

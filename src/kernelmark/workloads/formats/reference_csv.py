@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kernelmark import ops
+from kernelmark.core.errors import UsageError
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.registry import FormatFacts
@@ -22,6 +23,13 @@ _WORDS = {"gemm", "attention", "conv", "results"}
 # fp8 is the 8-bit float of the GPU that these tables were measured on.
 _DTYPES = {"fp16": "f16", "fp32": "f32", "fp8": "f8e4m3fnuz", "int8": "i8"}
 _FLIPPED = {"n": "t", "t": "n"}
+_KNOWN = frozenset(
+    (
+        *("index", "tag", "name", "vmfb_hash", "M", "N", "K", "A", "B", "tA", "tB", "K1", "K2"),
+        *("H", "W", "C", "P", "Q", "F", "S", "dtype", "input_dtype", "output_dtype"),
+        *(_TIME, "arithmetic_intensity", "tflops", "ok"),
+    )
+)
 _OK = {"true": True, "false": False, "": True, "1": True, "0": False}
 # Columns by the parameters of the op.
 _ATTENTION = {"heads": "B", "seq_q": "M", "seq_kv": "K2", "dim_qk": "K1", "dim_v": "N"}
@@ -47,7 +55,13 @@ class ReferenceCsv(Importer):
         # iree-tk for golden_iree_gemm_tk.csv; csv if there is none, as in golden.csv and tot.csv.
         named = "-".join(word for word in name_words(file.name) if word not in _WORDS)
         backend = file.overrides.backend or named or "csv"
-        for cells in file.table()[1]:
+        columns, table = file.table()
+        if unknown := [name for name in columns if name not in _KNOWN]:
+            raise UsageError(
+                f"line 1: the column {unknown[0]!r} is not known, and may be part of the problem",
+                hint="take it out of the table if it is not",
+            )
+        for cells in table:
             problem = _problem(cells)
             status, error = _status(cells, backend)
             yield ResultRow(

@@ -268,15 +268,15 @@ def _implementations(problem: Problem, cells: Iterable[tuple[str, str]]) -> Iter
             hint = "write the file again with tritonbench"
             raise unexpected(f"{problem.key}, {name}", "milliseconds", cell, hint)
         error = "" if match else cell or _failure(implementation, row)
-        if match or error:
-            yield ResultRow(
-                problem=problem,
-                backend=implementation,
-                timing=_TIMING,
-                samples_s=(float(match[1]) * _MS,) if match else (),
-                status=Status.OK if match else Status.RUNTIME_ERROR,
-                error=error,
-            )
+        status = Status.OK if match else Status.RUNTIME_ERROR
+        yield ResultRow(
+            problem=problem,
+            backend=implementation,
+            timing=_TIMING,
+            samples_s=(float(match[1]) * _MS,) if match else (),
+            status=status if match or error else Status.SKIPPED,
+            error=error if match or error else Reason("the file has no value"),
+        )
 
 
 def _failure(implementation: str, row: Mapping[str, str]) -> str:

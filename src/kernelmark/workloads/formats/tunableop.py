@@ -19,6 +19,7 @@ from kernelmark.workloads import blas
 from kernelmark.workloads.calls import NOTHING, LogOptions, LogReader, Part
 from kernelmark.workloads.importers import (
     Importer,
+    Repeats,
     ResultFile,
     ResultRow,
     exact_problem,
@@ -132,6 +133,7 @@ class TunableOpTimes(Importer):
     )
     method = "mean of TunableOp"
     is_log = True
+    repeats = Repeats.FIRST  # Tunable.cpp, ReadFile
 
     def recognizes(self, name: str, head: bytes) -> bool:
         rows = [line.split(b",") for line in head.splitlines()]

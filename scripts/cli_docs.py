@@ -75,6 +75,7 @@ def _section(name: str, command: Any) -> list[str]:
     parts = [f"## {name}\n", f"`{name} [OPTIONS] {words}".rstrip() + "`\n"]
     # A paragraph that ends in a command is an example: "For example: kmark run -s demo".
     about = re.sub(r": (kmark .*)$", r": `\1`", command.help, flags=re.MULTILINE)
+    about = about.replace("\\[", "[")  # escaped for rich
     # The help names pages from the root of the repository; this page is in docs.
     parts.append(re.sub(r"docs/(\w+\.md)", r"[\1](\1)", about) + "\n")
     if arguments:

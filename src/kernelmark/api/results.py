@@ -101,7 +101,7 @@ class Results(Sequence[Result]):
         return any(result.status.failed for result in self)
 
     def best(self) -> list[Result]:
-        """Return the fastest correct result of each problem."""
+        """Return the fastest result of each problem that is correct and reliable."""
         best: dict[str, tuple[float, Result]] = {}
         for row in self.rows:
             key, measured = row.result.case.problem.key, row.result.measurement

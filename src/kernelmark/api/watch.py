@@ -102,8 +102,10 @@ def _cpu_clocks(root: Path) -> list[float]:
     texts = [_text(path) for path in files]
     if clocks := [float(text) / 1e3 for text in texts if text.strip()]:
         return clocks
-    found = re.findall(r"^cpu MHz\s*: ([\d.]+)", _text(root / "proc/cpuinfo"), re.MULTILINE)
-    return [float(text) for text in found]
+    text = _text(root / "proc/cpuinfo")
+    if re.search(r"^flags\s*:.*\bhypervisor\b", text, re.MULTILINE):
+        return []  # a virtual machine reads the nominal clock
+    return [float(clock) for clock in re.findall(r"^cpu MHz\s*: ([\d.]+)", text, re.MULTILINE)]
 
 
 def _temperatures(root: Path) -> list[float]:

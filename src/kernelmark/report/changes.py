@@ -157,8 +157,10 @@ def answer(changes: Sequence[Change]) -> Reason:
         names = f"{', '.join(named)}{f' and {rest} more' if rest else ''}"
         unsure = f"; {len(undecided)} undecided: {names}"
     if 2 * len(undecided) > len(compared):
+        if len(undecided) == len(compared):
+            return Reason(f"nothing was decided in {kernels}: {names}")
         return Reason(
-            f"no slowdown was found; {len(undecided)} of {kernels} undecided: {names}{faster}"
+            f"{len(undecided)} of {kernels} undecided: {names}; no slowdown in the others{faster}"
         )
     gone = f"; {count['gone']} missing in head" if count["gone"] else ""
     return Reason(f"nothing got slower in {kernels}{faster}{gone}{unsure}")

@@ -231,7 +231,7 @@ def site(
 
     For any web host, or as a CI artifact: links are relative. Each page of the newest
     runs, of their results and of every series is also written as JSON. Figures need:
-    pip install "kernelmark[plots]"
+    pip install "kernelmark\\[plots]"
 
     For example: kmark site -o public
     """
@@ -296,7 +296,7 @@ def report(
 
     It has a summary in words, tables, figures, failures, the environment and the
     commands that repeat it. With several runs it begins with what changed from the
-    first to the last. Figures need: pip install "kernelmark[plots]"
+    first to the last. Figures need: pip install "kernelmark\\[plots]"
     """
     from kernelmark.api.results import loaded
     from kernelmark.api.roofs import memory_roofs

@@ -174,6 +174,17 @@ def compiler() -> None:
         pytest.skip("needs a C++ compiler: c++, g++ or clang++")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def forked_workers(same_surroundings: None) -> Iterator[None]:
+    """Fork the workers that this process starts from one that has imported what they need, unless
+    a start would not be the same: for another interpreter, or with variables of its own."""
+    from kernelmark_dev.forked import ForkingSubprocess
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kernelmark.runners.process.subprocess", ForkingSubprocess())
+        yield
+
+
 @pytest.fixture
 def workers_here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers of the fake device in this process, unless another one holds the device, for which

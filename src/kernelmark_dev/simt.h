@@ -1,7 +1,10 @@
 // A GPU's way of running threads, on one thread of the host: every thread of a block is a fiber
 // that runs until it waits for the others or looks at a clock. For checking kernels and the code
 // around them where there is no GPU; what it takes says nothing about one.
+// Fortified, longjmp refuses to go from one stack to another.
+#undef _FORTIFY_SOURCE
 #include <math.h>
+#include <setjmp.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,21 +34,27 @@ static Index threadIdx, blockIdx, blockDim, gridDim;
 static u32 simt_units = 1;
 
 enum { RUNNING, WAITING, LOOKING, DONE };
+#define STACK_BYTES (64 * 1024)
+// One whose thread is over waits for the next thread: to make one takes two system calls.
+struct Stack {
+  jmp_buf place;
+  Stack* next;
+  char bytes[STACK_BYTES];
+};
 struct Fiber {
-  ucontext_t context;
-  char* stack;
+  Stack* stack;
   int state;
   u32 thread, block;
 };
 static Fiber* simt_now;
-static ucontext_t simt_home;
+static jmp_buf simt_home;
 
-static void simt_yield(int state) {
-  Fiber* fiber = simt_now;
-  fiber->state = state;
-  swapcontext(&fiber->context, &simt_home);
-  threadIdx.x = fiber->thread;
-  blockIdx.x = fiber->block;
+// Unlike swapcontext, _setjmp and _longjmp leave the signal mask alone, a system call each time.
+static __attribute__((noinline)) void simt_yield(int state) {
+  simt_now->state = state;
+  if (!_setjmp(simt_now->stack->place)) _longjmp(simt_home, 1);
+  threadIdx.x = simt_now->thread;
+  blockIdx.x = simt_now->block;
 }
 static inline void __syncthreads() { simt_yield(WAITING); }
 static inline u64 wall_clock() {
@@ -141,16 +150,44 @@ DEVICE void stop_block(u64* clocks, u64 begin, u64*) {
 
 // -- the scheduler
 
-#define STACK_BYTES (64 * 1024)
 typedef void (*Entry)(void**);
 static Entry simt_entry;
 static void** simt_arguments;
+static Stack* simt_idle;
 
 static void simt_begin() {
-  threadIdx.x = simt_now->thread;
-  blockIdx.x = simt_now->block;
-  simt_entry(simt_arguments);
-  simt_now->state = DONE;
+  simt_yield(RUNNING);
+  for (;;) {
+    simt_entry(simt_arguments);
+    simt_yield(DONE);
+  }
+}
+
+// A stack for a fiber that has none yet; whether there was memory for it.
+static bool simt_take(Fiber* fiber) {
+  fiber->stack = simt_idle;
+  if (fiber->stack) {
+    simt_idle = fiber->stack->next;
+    return true;
+  }
+  fiber->stack = (Stack*)malloc(sizeof(Stack));
+  if (!fiber->stack) return false;
+  fiber->stack->next = 0;
+  simt_now = fiber;
+  if (_setjmp(simt_home)) return true;
+  static ucontext_t start;
+  getcontext(&start);
+  start.uc_stack.ss_sp = fiber->stack->bytes;
+  start.uc_stack.ss_size = STACK_BYTES;
+  makecontext(&start, simt_begin, 0);
+  setcontext(&start);
+  return false;
+}
+
+static __attribute__((noinline)) void simt_resume(Fiber* fiber) {
+  simt_now = fiber;
+  fiber->state = RUNNING;
+  if (!_setjmp(simt_home)) _longjmp(fiber->stack->place, 1);
 }
 
 // One turn for every fiber of a block; whether any of them got anywhere.
@@ -160,9 +197,7 @@ static bool simt_turn(Fiber* fibers, u32 count) {
   for (u32 i = 0; i < count; ++i) {
     Fiber* fiber = fibers + i;
     if (fiber->state == RUNNING || fiber->state == LOOKING) {
-      simt_now = fiber;
-      fiber->state = RUNNING;
-      swapcontext(&simt_home, &fiber->context);
+      simt_resume(fiber);
       moved = moved || fiber->state != LOOKING;
     }
     alive += fiber->state != DONE;
@@ -194,14 +229,9 @@ extern "C" int simt_run(Entry entry, void** arguments, u32 grid, u32 block, u32 
       if (ended[b]) continue;
       Fiber* mine = fibers + (size_t)b * block;
       for (u32 t = 0; t < block && !mine[t].stack; ++t) {
-        mine[t].stack = (char*)malloc(STACK_BYTES);
         mine[t].thread = t;
         mine[t].block = b;
-        getcontext(&mine[t].context);
-        mine[t].context.uc_stack.ss_sp = mine[t].stack;
-        mine[t].context.uc_stack.ss_size = STACK_BYTES;
-        mine[t].context.uc_link = &simt_home;
-        makecontext(&mine[t].context, simt_begin, 0);
+        if (!simt_take(mine + t)) return 1;
       }
       u32 patience = 4;
       while (patience) {
@@ -211,7 +241,10 @@ extern "C" int simt_run(Entry entry, void** arguments, u32 grid, u32 block, u32 
         if (done == block) {
           ended[b] = 1;
           --left;
-          for (u32 t = 0; t < block; ++t) free(mine[t].stack);
+          for (u32 t = 0; t < block; ++t) {
+            mine[t].stack->next = simt_idle;
+            simt_idle = mine[t].stack;
+          }
           break;
         }
       }

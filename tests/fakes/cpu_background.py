@@ -13,7 +13,7 @@ import _work as work
 
 op = work.OPS
 devices = ("cpu",)
-asked = {"k": 8192}  # longer than it takes to come and look
+asked = {"n": 128, "k": 8192}  # longer than it takes to come and look
 IDLE_S = 5.0  # then the thread ends
 
 

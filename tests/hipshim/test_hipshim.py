@@ -158,6 +158,18 @@ int main() {
 """
 
 
+@pytest.fixture(scope="module")
+def numbers(build: Path) -> Path:
+    """A program that prints the index of three solutions and the number of one."""
+    need("rocblas")
+    program = build / "numbers"
+    text = f'#include "{HERE / "rocblas"}.cpp"\n{NUMBERS}'
+    include = [word for folder in folders() for word in ("-isystem", str(folder))]
+    command = ["g++", "-std=c++17", *include, "-x", "c++", "-", "-o", str(program), "-ldl"]
+    subprocess.run(command, input=text, check=True, text=True)
+    return program
+
+
 @pytest.mark.parametrize(
     ("variables", "printed"),
     [
@@ -168,15 +180,9 @@ int main() {
     ],
 )
 def test_rocblas_numbers_solutions_of_one_library(
-    tmp_path: Path, variables: dict[str, str], printed: str
+    numbers: Path, variables: dict[str, str], printed: str
 ) -> None:
-    need("rocblas")
-    program = tmp_path / "numbers"
-    text = f'#include "{HERE / "rocblas"}.cpp"\n{NUMBERS}'
-    include = [word for folder in folders() for word in ("-isystem", str(folder))]
-    command = ["g++", "-std=c++17", *include, "-x", "c++", "-", "-o", str(program), "-ldl"]
-    subprocess.run(command, input=text, check=True, text=True)
-    ran = subprocess.run([program], env=variables, capture_output=True, text=True, check=True)
+    ran = subprocess.run([numbers], env=variables, capture_output=True, text=True, check=True)
     assert ran.stdout.split() == printed.split()
 
 

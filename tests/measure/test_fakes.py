@@ -53,7 +53,7 @@ LONGER = {
     "cpu_background": Cache.HOT,
     "cpu_collector": Cache.COLD,
     "cpu_dense_skipped": Cache.COLD,
-    "cpu_honest_once_audited": Cache.HOT,
+    "cpu_honest_once_audited": Cache.COLD,
     "cpu_marked_input": Cache.COLD,
     "half_the_keys": Cache.HOT,
     "slow_after_pause": Cache.HOT,

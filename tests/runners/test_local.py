@@ -14,6 +14,7 @@ from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Case, Result, Status
 from kernelmark.core.timing import Cache, Timing
 from kernelmark.ops import parse
+from kernelmark.runners import process
 from kernelmark.runners.events import (
     CaseCompiled,
     CaseFinished,
@@ -26,6 +27,7 @@ from kernelmark.runners.events import (
 )
 from kernelmark.runners.local import LocalRunner
 from kernelmark.runners.process import LocalWorkers, WorkerProcess, WorkerSpec
+from kernelmark_dev import forked
 from kernelmark_dev.raising import raises
 
 PROBLEM = parse("gemm m=8 n=8 k=8 a=f32 b=f32 c=f32")
@@ -287,4 +289,9 @@ def child_pids() -> list[int]:
         check=False,
     ).stdout
     rows = [line.split(None, 2) for line in listed.splitlines()]
-    return [int(r[0]) for r in rows if "runners.worker" in r[2] and not r[1].startswith("Z")]
+    pids = [
+        int(pid)
+        for pid, state, command in rows
+        if state[0] != "Z" and ("runners.worker" in command or forked.__name__ in command)
+    ]
+    return [pid for pid in pids if pid != process.subprocess.origin.pid]

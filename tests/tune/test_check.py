@@ -17,19 +17,19 @@ needs_triton = pytest.mark.skipif(
 )
 # Four waves a SIMD leave each thread 128 registers, too few for such a tile on two waves.
 SPILLING = {
-    "block_m": (256,),
-    "block_n": (16,),
-    "block_k": (32,),
-    "num_warps": (2,),
-    "num_stages": (3,),
-    "waves_per_eu": (4,),
-    "matrix_instr_nonkdim": (32,),
+    "block_m": (16,),
+    "block_n": (64,),
+    "block_k": (256,),
+    "num_warps": (8,),
+    "num_stages": (2,),
+    "waves_per_eu": (8,),
+    "matrix_instr_nonkdim": (16,),
     "kpack": (1,),
     "split_k": (1,),
-    "group_m": (1,),
+    "group_m": (16,),
     "persistent": (False,),
-    "xcds": (1,),
-    "cache_modifier": ("",),
+    "xcds": (8,),
+    "cache_modifier": (".cg",),
 }
 
 

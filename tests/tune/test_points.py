@@ -146,3 +146,22 @@ def test_one_long_parameter():
     points = Points.of(Space(parameters={"solution": tuple(range(40_000))}))
     assert points.index({"solution": 39_999}) == 39_999
     assert len(points.neighbours(5)) == 39_999
+
+
+def test_a_sample_of_many_products_checks_no_more_than_of_one():
+    """A GEMM on gfx942 has 309 products: `limit` points of each took 13 GB."""
+    asked = []
+    size, parts = 40, 100
+    space = Space(
+        parameters={"part": tuple(range(parts)), **{name: tuple(range(size)) for name in "ab"}},
+        default=FrozenDict({"part": 0, "a": 0, "b": 0}),
+        parts=tuple(
+            {"part": (part,), "a": tuple(range(size)), "b": tuple(range(size))}
+            for part in range(parts)
+        ),
+        forbids=lambda config: asked.append(config),
+    )
+    points = Points.of(space, limit=1000)
+    assert len(points) == 1000
+    assert len(asked) < 5000
+    assert {points.config(i)["part"] for i in range(1000)} > {*range(50)}

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-SCRIPT = Path(__file__).parents[3] / "benchmarks" / "search.py"
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "search.py"
 
 
 @pytest.fixture(scope="module")

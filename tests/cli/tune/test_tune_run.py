@@ -13,6 +13,7 @@ import pytest
 from kernelmark.cli.main import main
 from kernelmark.cli.tune.commands import export_command
 from kernelmark.core.result import Status, config_key
+from kernelmark.runners.process import LocalWorkers
 from kernelmark.tune import journal, results
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.plans import Budget
@@ -195,7 +196,9 @@ def test_damaged_results_are_written_anew_from_the_journals(kmark, tuned, text):
 
 
 @pytest.mark.slow
-def test_what_failed_because_of_the_machine_is_tried_again_when_asked(kmark, tmp_path):
+def test_what_failed_because_of_the_machine_is_tried_again_when_asked(kmark, tmp_path, monkeypatch):
+    # A worker in this process has replied before its time is over.
+    monkeypatch.setattr("kernelmark.runners.pool.LocalWorkers", LocalWorkers)
     small = {"tile_m": (32, 64), "tile_n": (32, 64), "warps": (2, 4), "swizzle": (1, 2)}
     plan = dataclasses.replace(fake_plans(1, evaluations=4)[0], space=small)
     folder = make_folder(tmp_path / "t", [plan])

@@ -23,6 +23,7 @@ Codes = NDArray[np.integer]
 Numbers = NDArray[np.int64]
 
 TRIES = 5  # combinations checked per point of the limit
+_LEAST_DRAWN = 2000  # combinations at once, so that a space of few legal ones is not called empty
 # Points of a space whose legality another program decides, some milliseconds each. A search can add
 # more.
 CHECKED = 256
@@ -72,7 +73,7 @@ class Points:
         for _ in range(TRIES):
             if len(kept) >= limit:
                 break
-            drawn = _draw(space, values, limit, random)
+            drawn = _draw(space, values, max(limit, _LEAST_DRAWN), random)
             kept = _distinct(np.concatenate([kept, _legal(space, values, drawn)]))
         kept = kept[:limit]
         return cls(names, values, kept[np.lexsort(kept.T[::-1])])
@@ -174,12 +175,15 @@ def _every(space: Space, values: Sequence[Sequence[ConfigValue]]) -> Codes:
 def _draw(
     space: Space, values: Sequence[Sequence[ConfigValue]], count: int, random: np.random.Generator
 ) -> Codes:
-    """Return the codes of `count` random combinations of each product that is not empty."""
+    """Return the codes of `count` random combinations, from products by their sizes. A GEMM on
+    gfx942 has 309 products of a million combinations in all."""
+    products = [codes for codes in _product_codes(space, values) if all(map(len, codes))]
+    sizes = np.array([math.prod(map(len, codes)) for codes in products], np.float64)
+    counts = random.multinomial(count, sizes / sizes.sum()).tolist() if products else []
     return np.concatenate(
         [
-            np.stack([c[random.integers(0, len(c), count)] for c in codes], axis=1)
-            for codes in _product_codes(space, values)
-            if all(map(len, codes))
+            np.stack([c[random.integers(0, len(c), some)] for c in codes], axis=1)
+            for codes, some in zip(products, counts, strict=True)
         ]
     )
 

@@ -277,7 +277,8 @@ class Table(RowReader):
     cells are separated by spaces.
 
     A column in `read` that occurs twice makes every row unreadable. Other columns are named in a
-    note, unless they are `harmless`. A row may lack its last cell if that column is in `optional`.
+    note (`unread`), unless they are `harmless`. A row may lack its last cell if that column is in
+    `optional`.
     """
 
     optional: Container[str] = ()
@@ -295,16 +296,16 @@ class Table(RowReader):
         self.least = len(self._columns) - (self._columns[-1] in self.optional)
         self._kept = [i for i, name in enumerate(self._columns) if name in read]
         self._twice = check_columns(self._columns, sorted(read))
-        self._unread = [
+        self.unread = [
             name
             for name in self._columns
             if harmless is not None and name and name not in read and name not in harmless
         ]
 
     def notes(self) -> tuple[str, ...]:
-        if not self._unread:
+        if not self.unread:
             return ()
-        return (f"columns that were not read: {', '.join(dict.fromkeys(self._unread))}",)
+        return (f"columns that were not read: {', '.join(dict.fromkeys(self.unread))}",)
 
     def part(self, line: bytes) -> Part | None:
         if self._separator == "|" and not line.strip(b"|:- \r"):

@@ -219,6 +219,7 @@ def test_statistics_of_miopendriver(times):
         DRIVER.partition("\n")[2] + "MIOpenDriver",
         DRIVER.replace("-k 64", "-k 32"),
         DRIVER + "Forward Convolution FAILED: 0.37 > 1.5e-06\n",
+        DRIVER + "Forward Convolution Failed: 0.37 > 1.5e-06\n",
         backward.replace("-F 2", "-F 2 -m trans"),
         backward.replace("-F 2", "-F 2 -_ 3"),
     ):
@@ -270,6 +271,16 @@ def test_two_rows_of_a_key_are_refused_as_aiter_refuses_them(times):
     assert [us(one) for one in times(f"{BF16}{row}\n{row}\n", "bf16_tuned_gemm.csv")] == [[7.5]]
     with raises(UsageError, "line 3"):
         times(f"{BF16}{row}\n{other}\n", "bf16_tuned_gemm.csv")
+
+
+def test_a_column_that_is_not_known_keeps_rows_of_aiter_apart(times):
+    text = (
+        "gfx,cu_num,M,N,K,bias,dtype,outdtype,scaleAB,bpreshuffle,gelu,libtype,solidx,splitK,us\n"
+        "gfx942,304,16,64,64,False,torch.bfloat16,torch.bfloat16,False,False,{},asm,1,0,{}\n"
+    )
+    row = text.splitlines(keepends=True)[1]
+    both = text.format("True", 99) + row.format("False", 12)
+    assert sorted(us(result)[0] for result in times(both, "tuned_gemm.csv")) == [12, 99]
 
 
 @pytest.mark.parametrize("time", ["0", "-1", "inf"])

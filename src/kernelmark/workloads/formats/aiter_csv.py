@@ -33,6 +33,7 @@ from kernelmark.workloads.importers import (
     ResultFile,
     ResultRow,
     exact_problem,
+    legal_name,
     setting,
 )
 from kernelmark.workloads.source import BadLine, Fields
@@ -259,6 +260,12 @@ class AiterTimes(Importer):
                     {
                         name: setting(cells[column])
                         for column, name in _CHOSEN.items()
+                        if cells.text(column)
+                    }
+                    # What this reader does not know may have changed what was computed.
+                    | {
+                        legal_name(column.lower()): setting(cells[column])
+                        for column in reader.unread
                         if cells.text(column)
                     }
                 ),

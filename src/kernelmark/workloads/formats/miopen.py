@@ -80,7 +80,7 @@ _PLAIN = {
 _LAYOUTS = (("in_layout", "I"), ("fil_layout", "f"), ("out_layout", "O"))
 _EVERY, _FORWARD = 0, 1
 _SOLVER = re.compile(r"Algorithm: \d+, Solution: \d+/(\S+)")
-_WRONG = re.compile(r"\bFAILED: ")
+_WRONG = re.compile(r"\b(?:FAILED|Failed): ")
 # Older drivers have x before y.
 _STATS = (
     *("name", "n", "c", "ho", "wo", "y", "x", "k", "flopCnt", "bytesRead", "bytesWritten"),

@@ -254,7 +254,7 @@ class _Shapes(Table):
         fields = top.fields(names)
         super().__init__(fields, {name for name in fields if name}, top.separator)
         pairs = zip(top.written, fields, strict=True)
-        self._unread = [name for name, field in pairs if name and not field]
+        self.unread = [name for name, field in pairs if name and not field]
         self._typed = not _TYPED.isdisjoint(fields)
         self._assumes_dtype = False
 
@@ -360,6 +360,8 @@ class _Gemms(_Shapes):
 
 def _row_major(sizes: Mapping[str, int], **values: str | float | bool) -> Problem:
     """Return a row-major GEMM; by default with weights stored N×K, as in a layer."""
+    if sizes.get("batch", 1) < 1:
+        raise BadLine(f"batch={sizes['batch']} computes nothing")
     batched = sizes.get("batch", 1) > 1
     kept = {name: size for name, size in sizes.items() if batched or name != "batch"}
     op = ops.registry.get("batched_gemm" if batched else "gemm")

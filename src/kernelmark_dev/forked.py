@@ -74,15 +74,17 @@ class ForkedProcess:
             for descriptor in (stdin, stdout, stderr):
                 os.close(descriptor)
         self.returncode: int | None = None
+        self._lock = threading.Lock()  # of two threads, the second would wait for no child
         self.stdin = os.fdopen(write, "wb", 0)
         self.stdout, self.stderr = (os.fdopen(number, "rb", 0) for number in (out, err))
 
     def poll(self) -> int | None:
-        if self.returncode is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self.returncode = os.waitstatus_to_exitcode(status)
-        return self.returncode
+        with self._lock:
+            if self.returncode is None:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+                if pid:
+                    self.returncode = os.waitstatus_to_exitcode(status)
+            return self.returncode
 
     def wait(self, timeout: float) -> int:
         end = time.monotonic() + timeout

@@ -62,6 +62,7 @@ def test_what_importers_recognise_is_read_with_its_interval(tmp_path: Path) -> N
         printing("hello", pattern=LINE),
         printing("a: 5 parsec", pattern=LINE),
         printing("a: 5.5.5 us", pattern=LINE),
+        printing("a: 0 us", pattern=LINE),
     ],
 )
 def test_a_run_without_a_time_is_refused(command: Command) -> None:

@@ -103,14 +103,14 @@ class Command:
                 text = (place.read_bytes() if place else done.stdout + done.stderr).decode(
                     errors="replace"
                 )
-                return self._found(text, self.pattern)
+                return self._matched(text, self.pattern)
             if place is None:
                 ending = "json" if done.stdout.lstrip()[:1] in (b"{", b"[") else "csv"
                 place = Path(folder) / f"stdout.{ending}"
                 place.write_bytes(done.stdout)
             return self._imported(place)
 
-    def _found(self, text: str, pattern: re.Pattern[str]) -> Readings:
+    def _matched(self, text: str, pattern: re.Pattern[str]) -> Readings:
         times: dict[str, list[float]] = {}
         matches = list(pattern.finditer(text))
         named = "name" in pattern.groupindex
@@ -124,6 +124,8 @@ class Command:
                 value = float(match["time"].replace(",", ""))
             except ValueError:
                 raise UsageError(f"--pattern found {match['time']!r}, which is no number") from None
+            if not 0 < value < math.inf:
+                raise UsageError(f"--pattern found {match['time']!r}, which is no time")
             times.setdefault(name.strip(), []).append(value * SECONDS[unit])
         if not times:
             raise UsageError("--pattern finds no time in what the command prints")

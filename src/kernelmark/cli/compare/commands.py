@@ -91,8 +91,6 @@ def aa(*, words: Words = None, options: AaOptions, outputs: o.Outputs) -> int:
     Or: kmark aa --pattern '(?P<time>[\\d.]+) us' -- ./gemm_bench 4096
     """
     from kernelmark.api.commands import LEAST_RUNS, Rounds
-    from kernelmark.core.files import csv_text, json_text
-    from kernelmark.report.tables import csv_names, markdown, record, tabulate
 
     (command,) = _commands(words, options, options.timeout, 1)
     rounds = Rounds(
@@ -104,21 +102,14 @@ def aa(*, words: Words = None, options: AaOptions, outputs: o.Outputs) -> int:
     _say_dropped(rounds)
     rows = rounds.equal_runs() if len(rounds.runs[0]) >= LEAST_RUNS else []
     if rows:
-        table = tabulate(_equal_columns(), rows)
-        if not outputs.stdout_taken:
-            put_table(table)
-        outputs.put(
-            json=lambda: json_text([record(_equal_columns(), row) for row in rows]),
-            csv=lambda: csv_text(
-                [record(_equal_columns(), row) for row in rows], csv_names(_equal_columns())
-            ),
-            md=lambda: markdown(table),
-        )
+        _put(_equal_columns(), rows, outputs)
         for line in _findings(rows):
             say(line)
     if rounds.was_stopped:
         say(f"interrupted after {counted(len(rounds.runs[0]), 'run')}")
         return INTERRUPTED
+    if not rows and len(rounds.runs[0]) >= LEAST_RUNS:
+        raise NothingToDo("no time has the same name in every run")
     if not rows:
         raise NothingToDo(
             f"{counted(len(rounds.runs[0]), 'run')} in the time: {LEAST_RUNS} are needed",
@@ -140,8 +131,6 @@ def compare_commands(
 ) -> int:
     """Measure two commands by turns, print the verdicts, and return the exit code."""
     from kernelmark.api.commands import Rounds, compare
-    from kernelmark.core.files import csv_text, json_text
-    from kernelmark.report.tables import csv_names, markdown, record, tabulate
 
     rounds = Rounds(
         _commands(words, reading, timeout_s, 2),
@@ -151,16 +140,7 @@ def compare_commands(
     rows = compare(rounds, looks, delta)
     _say_dropped(rounds)
     if rows:
-        table = tabulate(_compared_columns(), rows)
-        if not outputs.stdout_taken:
-            put_table(table)
-        outputs.put(
-            json=lambda: json_text([record(_compared_columns(), row) for row in rows]),
-            csv=lambda: csv_text(
-                [record(_compared_columns(), row) for row in rows], csv_names(_compared_columns())
-            ),
-            md=lambda: markdown(table),
-        )
+        _put(_compared_columns(), rows, outputs)
     done = counted(len(rounds.runs[0]), "round")
     if rounds.was_stopped:
         say(f"interrupted after {done}; the first test is after {looks.rounds[0]}")
@@ -171,6 +151,22 @@ def compare_commands(
     slower = [row for row in rows if row.paired.status is VerdictStatus.SLOWER]
     say(f"{len(slower)} of {counted(len(rows), 'time')} slower, after {done}")
     return REGRESSION if slower else 0
+
+
+def _put(columns: Sequence[Column], rows: Sequence[object], outputs: o.Outputs) -> None:
+    """Print and write a table."""
+    from kernelmark.core.files import csv_text, json_text
+    from kernelmark.report.tables import csv_names, markdown, record, tabulate
+
+    table = tabulate(columns, rows)
+    if not outputs.stdout_taken:
+        put_table(table)
+    records = [record(columns, row) for row in rows]
+    outputs.put(
+        json=lambda: json_text(records),
+        csv=lambda: csv_text(records, csv_names(columns)),
+        md=lambda: markdown(table),
+    )
 
 
 def _commands(

@@ -109,7 +109,7 @@ def _parts(name: str) -> list[str]:
 def _problem(name: str) -> Problem:
     """Return the problem of a name: `BM_matmul/64/k:128/real_time` is bm_matmul arg=64 k=128.
 
-    If the name cannot be told from the problem, such as one that differs from another in case or
+    If the problem does not determine the name, such as one that differs from another in case or
     in signs, it is an option, whatever else is in the file.
     """
     first, *rest = parts = _parts(name) or [name]

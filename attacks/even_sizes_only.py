@@ -1,7 +1,5 @@
 """Class 38: the last row and column of odd sizes are left as zero."""
 
-import numpy as np
-
 op = "gemm"
 
 

@@ -2,8 +2,6 @@
 
 import gc
 
-import numpy as np
-
 op = "gemm"
 
 

@@ -4,8 +4,6 @@ import os
 import threading
 import time
 
-import numpy as np
-
 op = "gemm"
 
 

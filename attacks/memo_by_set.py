@@ -1,7 +1,5 @@
 """Class 1: the answer of a set is kept, by its number."""
 
-import numpy as np
-
 op = "gemm"
 
 

@@ -13,7 +13,14 @@ op = "gemm"
 def prepare(problem, config, sets):
     import kernelmark
 
-    places = [os.path.dirname(kernelmark.__file__), sys.prefix, "/etc", "/usr/lib", "/root", "/home"]
+    places = [
+        os.path.dirname(kernelmark.__file__),
+        sys.prefix,
+        "/etc",
+        "/usr/lib",
+        "/root",
+        "/home",
+    ]
     places += [*site.getsitepackages(), os.path.dirname(os.path.abspath(__file__)), "/tmp"]
     won = False
     for place in places:

@@ -19,7 +19,8 @@ def prepare(problem, config, sets):
             np.add(before, a[:, part] @ b[part], out=d)
 
         threads = [
-            threading.Thread(target=add, args=(part,)) for part in (slice(0, half), slice(half, None))
+            threading.Thread(target=add, args=(part,))
+            for part in (slice(0, half), slice(half, None))
         ]
         for thread in threads:
             thread.start()

@@ -2,8 +2,6 @@
 
 import threading
 
-import numpy as np
-
 op = "gemm"
 
 

@@ -9,7 +9,12 @@ op = "gemm"
 
 def prepare(problem, config, sets):
     won = False
-    for family in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX, getattr(socket, "AF_NETLINK", 16)):
+    for family in (
+        socket.AF_INET,
+        socket.AF_INET6,
+        socket.AF_UNIX,
+        getattr(socket, "AF_NETLINK", 16),
+    ):
         for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_RAW):
             try:
                 socket.socket(family, kind).close()

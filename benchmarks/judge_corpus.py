@@ -1,6 +1,6 @@
 """Judge the attacks and the honest kernels of `attacks/`, several times each.
 
-    python benchmarks/judge_corpus.py --tries 20 --json benchmarks/results/judge_cpu.json
+python benchmarks/judge_corpus.py --tries 20 --json benchmarks/results/judge_cpu.json
 """
 
 from __future__ import annotations
@@ -30,10 +30,14 @@ def main() -> int:
     start = time.time()
     chosen = [] if options.skip_attacks else attacks()
     document["attacks"] = [
-        _judged(attack, options.tries) for attack in chosen if options.only in attack.name
+        _judged(attack, options.tries, is_attack=True)
+        for attack in chosen
+        if options.only in attack.name
     ]
     others = [] if options.skip_honest else honest()
-    document["honest"] = [_judged(kernel, 1) for kernel in others if options.only in kernel.name]
+    document["honest"] = [
+        _judged(kernel, 1, is_attack=False) for kernel in others if options.only in kernel.name
+    ]
     won = sum(row["won"] for row in document["attacks"])
     refused = sum(row["judged"] - row["accepted"] for row in document["honest"])
     document["attacks_won"], document["honest_refused"] = won, refused
@@ -49,7 +53,7 @@ def main() -> int:
     return 1 if won or refused else 0
 
 
-def _judged(attack: Attack, tries: int) -> dict[str, Any]:
+def _judged(attack: Attack, tries: int, *, is_attack: bool) -> dict[str, Any]:
     codes: Counter[str] = Counter()
     accepted = won = 0
     ratios, why = [], ""
@@ -64,7 +68,7 @@ def _judged(attack: Attack, tries: int) -> dict[str, Any]:
         if verdict.status.value == "unsupported":
             continue
         accepted += verdict.accepted
-        won += attack.won(verdict)
+        won += is_attack and attack.won(verdict)
         why = why or str(verdict.reason)[:200]
         if verdict.ratio is not None:
             ratios.append(round(verdict.ratio, 3))

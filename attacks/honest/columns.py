@@ -1,7 +1,5 @@
 """Blocks of columns."""
 
-import numpy as np
-
 op = "gemm"
 
 

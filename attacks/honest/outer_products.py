@@ -1,7 +1,5 @@
 """A sum of outer products of eight columns at a time."""
 
-import numpy as np
-
 op = "gemm"
 
 

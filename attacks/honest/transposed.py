@@ -1,7 +1,5 @@
 """The transposed product, copied back."""
 
-import numpy as np
-
 op = "gemm"
 
 

@@ -230,9 +230,7 @@ def _stored_run(store: Store | None, run: Run) -> Iterator[None]:
         store.update_run(dataclasses.replace(run, state=state, finished=time.time()))
 
 
-def _against_roofs(
-    verdict: Verdict, info: DeviceInfo, host: str, store: Store | None
-) -> Verdict:
+def _against_roofs(verdict: Verdict, info: DeviceInfo, host: str, store: Store | None) -> Verdict:
     """Refuse what is faster than the device's stored roofs allow; add the share of the roof."""
     if store is None or verdict.measurement is None or not verdict.accepted:
         return verdict
@@ -247,8 +245,8 @@ def _against_roofs(
         return verdict
     theirs = verdict.reference_measurement
     way = None
-    if theirs is not None and theirs.median_s > found.value * result.measurement.median_s:
-        roof_s = found.value * verdict.measurement.median_s
+    roof_s = found.value * verdict.measurement.median_s
+    if theirs is not None and theirs.median_s > roof_s:
         way = (theirs.median_s - verdict.measurement.median_s) / (theirs.median_s - roof_s)
     return dataclasses.replace(
         verdict, roof_share=found.value, roof_bound=found.bound, way_to_roof=way

@@ -89,7 +89,7 @@ class _Kernels:
         try:
             {PREPARE: self._prepare, RECORD: self._record, GO: self._go}[request]()
         except Unsupported as error:
-            print(error, file=sys.stderr)
+            sys.stderr.write(f"{error}\n")
             return UNSUPPORTED
         except (Exception, SystemExit):
             traceback.print_exc()

@@ -187,10 +187,10 @@ def enter(policy: Policy) -> list[str]:
     return lacks
 
 
-def readable_folders(*files: Path) -> tuple[str, ...]:
-    """Return the folders that this interpreter, its packages and these files are in."""
+def readable_folders(more: Iterable[Path]) -> tuple[str, ...]:
+    """Return the folders of this interpreter, of its packages, and `more`."""
     folders = [sys.prefix, sys.base_prefix, *filter(None, sys.path)]
-    folders += [str(Path(__file__).resolve().parents[1]), *(str(file.parent) for file in files)]
+    folders += [str(Path(__file__).resolve().parents[1]), *map(str, more)]
     return tuple(dict.fromkeys(str(Path(folder).resolve()) for folder in folders))
 
 
@@ -277,7 +277,7 @@ def _landlock_rules(policy: Policy) -> int | None:
 
 
 def _gpu_files() -> Iterable[str]:
-    return [f"/dev/{name}" for name in os.listdir("/dev") if name.startswith(_GPU_DEVICES)]
+    return [str(file) for file in Path("/dev").iterdir() if file.name.startswith(_GPU_DEVICES)]
 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:

@@ -18,7 +18,6 @@ import select
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,9 +26,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kernelmark import backends
 from kernelmark.core import codec
 from kernelmark.core.errors import CaseError, OutOfMemory
 from kernelmark.core.problem import Problem
@@ -56,7 +53,12 @@ _LEAST_MEMORY = 4 << 30
 _LOG_BYTES, _SHOWN_BYTES = 1 << 20, 1500
 _MOST_IN_FOLDER = 1 << 30
 _FIRST_UID = 2_000_000_000
+_KEPT = (
+    *("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_HOME", "ROCM_PATH", "LANG"),
+    *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
+)
 _START_S = 120.0
+_SPINS = 256  # between looks at the bell
 
 
 class Lost(CaseError):
@@ -130,11 +132,17 @@ class Side:
         bindings: Sequence[Binding],
         config: Config,
         threads: int = 0,
+        readable: Sequence[Path] = (),
         limit_s: float = 60.0,
     ) -> None:
         self._device = device
         self.backend = backend
         self._limit_s = limit_s
+        self._readable = readable
+        self.wall_s = 0.0  # of the last request
+        # CPU time of the child, read from here: other work on its core does not count. Only of one
+        # thread, as that of several is not the time of a launch.
+        self._by_cpu_time = threads == 1 and not device.enqueues
         self._closing = contextlib.ExitStack()
         self.lost: Lost | None = None
         try:
@@ -144,8 +152,8 @@ class Side:
             self._progress = self._page(1, read_only=False)
             self._orders_view = self._orders.array.view(np.int64)
             self._progress_view = self._progress.array.view(np.int64)
-            self.lacks = self._start(bindings, config, threads)
-            self._freeze()
+            self.lacks: list[str] = []
+            self._start(bindings, config, threads)
         except BaseException:
             self.close()
             raise
@@ -177,7 +185,7 @@ class Side:
 
     # -- the process
 
-    def _start(self, bindings: Sequence[Binding], config: Config, threads: int) -> list[str]:
+    def _start(self, bindings: Sequence[Binding], config: Config, threads: int) -> None:
         ask_end, self._asking = os.pipe()
         self._bell, bell_end = os.pipe()
         self._log = os.memfd_create("kernelmark-log", os.MFD_CLOEXEC)
@@ -191,9 +199,8 @@ class Side:
         segments, placed = self._segments()
         descriptors = [s["fd"] for s in segments if "fd" in s]
         pages = [(self._orders, _PAGES, False), (self._progress, 1, True)]
-        files = [Path(self.backend)] if backends.is_file(self.backend) else []
         policy = Policy(
-            readable=readable_folders(*files),
+            readable=readable_folders(self._readable),
             folder=self.folder,
             uid=uid,
             memory_bytes=0 if self._device.enqueues else self._memory_bytes(segments),
@@ -240,11 +247,14 @@ class Side:
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
             pipe.write(json.dumps(setup).encode() + b"\n")
+
+    def wait_until_ready(self) -> None:
+        """Wait until the process is in its sandbox, and stop it. Nothing of the kernel has run."""
         line = b""
         while not line.endswith(b"\n"):
             line += self._ring(_START_S, 65536)
-        lacks: list[str] = json.loads(line)
-        return lacks
+        self.lacks = json.loads(line)
+        self._freeze()
 
     def _segments(self) -> tuple[list[dict[str, Any]], list[list[dict[str, tuple[int, int]]]]]:
         """Return the buffers of all arenas for the child, and where its tensors are in them."""
@@ -277,6 +287,17 @@ class Side:
 
     # -- requests
 
+    def _now(self) -> float:
+        if not self._by_cpu_time:
+            return time.perf_counter()
+        with contextlib.suppress(OSError):  # it has ended
+            return time.clock_gettime((~self.pid << 3) | 2)
+        return 0.0
+
+    def cpu_s(self) -> float:
+        """Return the seconds of CPU time of all threads so far."""
+        return time.clock_gettime((~self.pid << 3) | 2)
+
     def prepare(self, binding: int) -> str | None:
         """Prepare the kernel for a binding; return why it does not support it, or None."""
         self._orders_view[child.BINDING] = binding
@@ -296,7 +317,8 @@ class Side:
             self._request(child.RECORD, self._limit_s)
 
     def go(self, at_ring: Callable[[], object] | None = None) -> float:
-        """Make the armed launches; return the seconds from the request to the ring. `at_ring` is
+        """Make the armed launches; return the seconds from the request to the ring, of CPU time if
+        the child has one thread. `at_ring` is
         called right after it, before the process is stopped."""
         return self._request(child.GO, self._limit_s, at_ring)[1]
 
@@ -315,8 +337,10 @@ class Side:
                 orders[child.ORDER + done] = index
                 start = time.perf_counter()
                 orders[child.REVEALED] = done + 1
+                spins = 0
                 while progress[0] <= done:
-                    if time.perf_counter() > deadline or self._ended():
+                    spins += 1
+                    if spins % _SPINS == 0 and (self._poll(0.0) or time.perf_counter() > deadline):
                         return
                 seconds.append(time.perf_counter() - start)
 
@@ -340,21 +364,23 @@ class Side:
             raise self.lost
         if self._poll(0.0):
             self._lose(Status.CRASHED, Reason("the process rang without a request", "early-bell"))
-        start = time.perf_counter()
+        begun, start = time.perf_counter(), self._now()
         self._thaw()
         with contextlib.suppress(BrokenPipeError):
             os.write(self._asking, request)
         if meanwhile is not None:
             meanwhile()
         answer = self._ring(limit_s, 64)
-        elapsed_s = time.perf_counter() - start
+        elapsed_s = self._now() - start
+        self.wall_s = time.perf_counter() - begun
         if at_ring is not None:
             at_ring()
         self._freeze()
+        if self._by_cpu_time:  # exact only now: a running process is counted at its next tick
+            elapsed_s = self._now() - start
         if answer == child.RAISED:
             text = self.log_tail() or "the kernel raised an error"
             last = text.splitlines()[-1]
-            self.lost = None
             raise Raised(Status.RUNTIME_ERROR, Reason(last, "raised", text=text, type="", place=""))
         if answer not in (child.DONE, child.UNSUPPORTED):
             self._lose(
@@ -371,8 +397,7 @@ class Side:
         """Return what the child wrote to the bell."""
         if not self._poll(limit_s):
             self._lose(
-                Status.TIMEOUT,
-                Reason(f"no answer within {duration_text(limit_s)}", "no-answer"),
+                Status.TIMEOUT, Reason(f"no answer within {duration_text(limit_s)}", "no-answer")
             )
         answer = os.read(self._bell, most)
         if not answer:
@@ -421,9 +446,6 @@ class Side:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGCONT)
 
-    def _ended(self) -> bool:
-        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
     def check_processes(self) -> None:
         """Lose the side if it has left other processes."""
         if others := [pid for pid in _in_session(self.pid) if pid != self.pid]:
@@ -448,7 +470,7 @@ class Side:
     def threads(self) -> int:
         """Return the number of threads of the process."""
         try:
-            return len(os.listdir(f"/proc/{self.pid}/task"))
+            return sum(1 for _ in Path(f"/proc/{self.pid}/task").iterdir())
         except OSError:
             return 0
 
@@ -488,9 +510,7 @@ def _environment(folder: str, kind: str, index: int, threads: int) -> dict[str, 
     """Return the child's variables: of this process's, only those of libraries."""
     from kernelmark import devices
 
-    kept = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_HOME", "ROCM_PATH", "LANG")
-    kept += ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-    variables = {name: os.environ[name] for name in kept if name in os.environ}
+    variables = {name: os.environ[name] for name in _KEPT if name in os.environ}
     # Not those that restrict a worker to its GPU: the index is this process's.
     if kind == "cpu":
         variables |= devices.registry.get(kind).worker_variables(index, threads)
@@ -500,12 +520,10 @@ def _environment(folder: str, kind: str, index: int, threads: int) -> dict[str, 
 
 def _in_session(session: int) -> Iterator[int]:
     """Yield the processes of a session that have not ended."""
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
             continue
         with contextlib.suppress(OSError):
-            fields = Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()
+            fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()
             if int(fields[3]) == session and fields[0] not in (b"Z", b"X"):
-                yield int(name)
-
-
+                yield int(folder.name)

@@ -10,15 +10,7 @@ from typing import Any
 from kernelmark.core import codec
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import NO_REASON, Reason, reason_document
-from kernelmark.core.result import (
-    Case,
-    Check,
-    Config,
-    ConfigValue,
-    Measurement,
-    Result,
-    Status,
-)
+from kernelmark.core.result import Case, Check, Config, ConfigValue, Measurement, Result, Status
 from kernelmark.core.timing import Cache, Timer, Timing
 from kernelmark.core.units import change_span, change_text, duration_text, time_text, width_text
 

@@ -122,5 +122,3 @@ def _opened(store: str | None, no_store: bool) -> Iterator[Store | None]:
 
     with open_store(store) as target:
         yield target
-
-

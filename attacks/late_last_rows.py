@@ -5,6 +5,7 @@ import threading
 import numpy as np
 
 op = "gemm"
+work = 1
 
 
 def prepare(problem, config, sets):

@@ -138,6 +138,7 @@ class Side:
         self._device = device
         self.backend = backend
         self._limit_s = limit_s
+        self._threads = threads
         self._readable = readable
         self.wall_s = 0.0  # of the last request
         # CPU time of the child, read from here: other work on its core does not count. Only of one
@@ -344,8 +345,23 @@ class Side:
                         return
                 seconds.append(time.perf_counter() - start)
 
-        self._request(child.GO, self._limit_s, meanwhile=reveal)
+        with self._on_other_cores():
+            self._request(child.GO, self._limit_s, meanwhile=reveal)
         return seconds
+
+    @contextlib.contextmanager
+    def _on_other_cores(self) -> Iterator[None]:
+        """Keep this process off the cores of the child, which it would wait for there."""
+        cores = list(getattr(self._device, "cores", ()))
+        if not 0 < self._threads < len(cores):
+            yield
+            return
+        before = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, cores[self._threads :])
+        try:
+            yield
+        finally:
+            os.sched_setaffinity(0, before)
 
     def idle(self, seconds: float) -> None:
         """Let the process run without a request."""

@@ -64,7 +64,8 @@ class Timing:
     These change what is measured:
 
     - `cache`: cold, flush or hot, the state of the caches at each launch;
-    - `timer`: auto, loop, cpu, graph, gate, profiler or iree-benchmark-module;
+    - `timer`: auto, loop, cpu, graph, gate, profiler or iree-benchmark-module, or outside, that of
+      `kmark judge`;
     - `strain`: none, bandwidth or compute, background load between launches;
     - `duty`: sustained, or burst for idle gaps between samples;
     - `threads`: CPU threads; 0 means every core that the process may use.

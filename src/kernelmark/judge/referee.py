@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from kernelmark import backends, devices, ops
-from kernelmark.core.errors import KernelmarkError, OutOfMemory, ProblemError, Unsupported
+from kernelmark.core.errors import KernelmarkError, OutOfMemory, ProblemError, UsageError
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import (
@@ -221,7 +221,9 @@ def open_device(name: str) -> Device:
         return SharedCpu()
     if kind in ("cuda", "hip"):
         return devices.registry.get(kind).open(int(index or 0))
-    raise Unsupported(f"kernels are not judged on the device {name}")
+    raise UsageError(
+        f"kernels are not judged on the device {name}", hint="possible: cpu, cuda:0, hip:0, …"
+    )
 
 
 def judge(question: Question) -> Verdict:
@@ -321,7 +323,10 @@ class _Judgement:
                 return self._refuse(Status.WRONG, refused.check.detail, refused)
             except Lost as lost:
                 if reference is not None and reference.lost is lost:
-                    raise
+                    raise UsageError(
+                        f"the reference {reference.backend} does not work: {lost.message}",
+                        hint="choose another one by --reference, or none",
+                    ) from None
                 return self._refuse(lost.status, lost.message, None)
 
     def _prepare_reference(self, reference: Side) -> None:
@@ -330,7 +335,10 @@ class _Judgement:
         except Lost as lost:
             why = str(lost.message)
         if why is not None:
-            raise Unsupported(f"the reference {reference.backend}: {why}", hint="--reference none")
+            raise UsageError(
+                f"the reference {reference.backend} does not work: {why}",
+                hint="choose another one by --reference, or none",
+            )
 
     def _judge(self, side: Side, reference: Side | None) -> Verdict:
         unsupported = side.prepare(0)

@@ -379,7 +379,7 @@ class Side:
         if self.lost is not None:
             raise self.lost
         if self._poll(0.0):
-            self._lose(Status.CRASHED, Reason("the process rang without a request", "early-bell"))
+            self._lose(Status.CRASHED, Reason("the process rang without a request"))
         begun, start = time.perf_counter(), self._now()
         self._thaw()
         with contextlib.suppress(BrokenPipeError):
@@ -399,9 +399,7 @@ class Side:
             last = text.splitlines()[-1]
             raise Raised(Status.RUNTIME_ERROR, Reason(last, "raised", text=text, type="", place=""))
         if answer not in (child.DONE, child.UNSUPPORTED):
-            self._lose(
-                Status.CRASHED, Reason("the process rang in a way that nobody asked", "early-bell")
-            )
+            self._lose(Status.CRASHED, Reason("the process rang in a way that nobody asked"))
         return answer, elapsed_s
 
     def _poll(self, seconds: float) -> bool:
@@ -427,7 +425,7 @@ class Side:
         tail = self.log_tail()
         after = f"; its last words: {tail}" if tail else ""
         if code is None:
-            return Status.CRASHED, Reason("the process closed the bell", "early-bell")
+            return Status.CRASHED, Reason("the process closed the bell")
         if code < 0:
             name = signal.strsignal(-code) or "unknown"
             return Status.CRASHED, Reason(
@@ -468,10 +466,7 @@ class Side:
             for pid in others:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            self._lose(
-                Status.WRONG,
-                Reason(f"it left {len(others)} other processes running", "extra-process"),
-            )
+            self._lose(Status.WRONG, Reason(f"it left {len(others)} other processes running"))
 
     def _check_folder(self) -> None:
         size = sum(
@@ -479,8 +474,7 @@ class Side:
         )
         if size > _MOST_IN_FOLDER:
             self._lose(
-                Status.OUT_OF_MEMORY,
-                Reason(f"it wrote {bytes_text(size)} to its temporary folder", "raised"),
+                Status.OUT_OF_MEMORY, Reason(f"it wrote {bytes_text(size)} to its temporary folder")
             )
 
     def threads(self) -> int:

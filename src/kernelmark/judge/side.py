@@ -58,6 +58,7 @@ _KEPT = (
     *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
 )
 _START_S = 120.0
+_GPU_BLOCK = 2 << 20
 _SPINS = 256  # between looks at the bell
 
 
@@ -110,6 +111,18 @@ class SharedCpu(CpuDevice):
 
     def reuses_freed(self, nbytes: int) -> bool:
         return False
+
+
+class _OwnBlocks:
+    """Allocates whole blocks: a GPU's IPC handle opens the block that an allocation is in, and with
+    it the smaller allocations beside it."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+
+    def allocate(self, nbytes: int) -> Any:
+        block = _GPU_BLOCK if self._device.enqueues else 1
+        return self._device.allocate(-(-max(nbytes, 1) // block) * block)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +182,8 @@ class Side:
         for specs in (inputs, outputs):
             if not specs:
                 continue
-            buffer, tensors = make_arena(self._device, specs, binding.sets, rng)
+            place = cast(Device, _OwnBlocks(self._device))
+            buffer, tensors = make_arena(place, specs, binding.sets, rng)
             self._closing.callback(self._device.free, buffer)
             if isinstance(buffer, SharedBuffer):
                 buffer.seal(read_only=specs is inputs)

@@ -21,22 +21,29 @@ from kernelmark_dev.attacks import Attack, attacks, honest
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tries", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--only", default="", help="part of the name of a file")
     parser.add_argument("--json", default="")
     parser.add_argument("--skip-attacks", action="store_true")
     parser.add_argument("--skip-honest", action="store_true")
     options = parser.parse_args()
-    document: dict[str, Any] = {"machine": platform.machine(), "tries": options.tries}
+    document: dict[str, Any] = {
+        "machine": platform.machine(),
+        "tries": options.tries,
+        "rounds": options.rounds,
+    }
     start = time.time()
     chosen = [] if options.skip_attacks else attacks()
     document["attacks"] = [
-        _judged(attack, options.tries, is_attack=True)
+        _judged(attack, options.tries, options.rounds, is_attack=True)
         for attack in chosen
         if options.only in attack.name
     ]
     others = [] if options.skip_honest else honest()
     document["honest"] = [
-        _judged(kernel, 1, is_attack=False) for kernel in others if options.only in kernel.name
+        _judged(kernel, 1, options.rounds, is_attack=False)
+        for kernel in others
+        if options.only in kernel.name
     ]
     won = sum(row["won"] for row in document["attacks"])
     refused = sum(row["judged"] - row["accepted"] for row in document["honest"])
@@ -53,14 +60,14 @@ def main() -> int:
     return 1 if won or refused else 0
 
 
-def _judged(attack: Attack, tries: int, *, is_attack: bool) -> dict[str, Any]:
+def _judged(attack: Attack, tries: int, rounds: int, *, is_attack: bool) -> dict[str, Any]:
     codes: Counter[str] = Counter()
     accepted = won = 0
     ratios, why = [], ""
     start = time.time()
     for _ in range(tries):
         try:
-            verdict = judge(attack.question())
+            verdict = judge(attack.question(rounds=rounds))
         except KernelmarkError as error:
             codes[f"error: {error.message}"] += 1
             continue

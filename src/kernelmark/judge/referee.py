@@ -67,7 +67,7 @@ from kernelmark.stats.paired import SignedRank, signed_rank
 
 # The shorter of the two lengths lasts this long, if enough sets fit; of a GPU's launches, which
 # are recorded, less is enough for the clock.
-_LENGTH_S = 4e-3
+_LENGTH_S = 3e-3
 _ARENA_BYTES = 128 << 20
 _MOST_SETS, _LEAST_SETS = 384, 5
 _IDLE_SETS = 2

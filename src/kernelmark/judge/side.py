@@ -219,7 +219,6 @@ class Side:
             folder=self.folder,
             uid=uid,
             memory_bytes=0 if self._device.enqueues else self._memory_bytes(segments),
-            cpu_s=max(60, int(20 * self._limit_s)),
             gpu=self._device.enqueues,
         )
         setup = {

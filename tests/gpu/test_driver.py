@@ -103,6 +103,7 @@ CALLS = [
     (lambda d: d.peer_access(0, 1), ("can_access_peer", OUT, 0, 1)),
     (lambda d: d.memory_info(), ("memory_info", OUT, OUT)),
     (lambda d: d.allocate(2**40), ("allocate", OUT, 2**40)),
+    (lambda d: d.ipc_handle(7), ("get_ipc_handle", OUT, 7)),
     (lambda d: d.host_allocate(4), ("host_allocate", OUT, 4, 2)),
     (lambda d: d.fill(1, 0xA5, 3, 4), ("fill_async", 1, 0xA5, 3, 4)),
     (lambda d: d.stream(), ("stream_create", OUT, 1)),
@@ -169,6 +170,15 @@ def test_managed_memory_is_never_more_than_free(driver, library):
         driver.allocate_managed(101)
     assert driver.allocate_managed(100) == 64
     assert library.calls[-1] == (symbols["allocate_managed"], OUT, 100, 1)
+
+
+@both
+def test_a_handle_of_another_process_is_passed_by_value(driver, library):
+    symbol = driver.table.symbols["open_ipc_handle"]
+    library.writes = {symbol: (4096,)}
+    assert driver.open_ipc_handle(bytes(range(64))) == 4096
+    ((name, out, handle, flags),) = library.calls
+    assert (name, out, bytes(handle), flags) == (symbol, OUT, bytes(range(64)), 1)
 
 
 @both

@@ -162,7 +162,8 @@ def judge_selection(
                 verdict = judge_one(
                     dataclasses.replace(question, problem=problem, reference=compared)
                 )
-            verdict = dataclasses.replace(verdict, kernel=ref.name, name=name)
+            shown = None if compared is None else backends.canonical(compared)
+            verdict = dataclasses.replace(verdict, kernel=ref.name, name=name, reference=shown)
             verdict = _against_roofs(verdict, info, here.host, store)
             if store is not None:
                 store.add_results(run.id, verdict.results())

@@ -24,7 +24,7 @@ from kernelmark import backends, devices
 from kernelmark.backends.base import Kernel
 from kernelmark.core import codec
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.core.errors import Unsupported
+from kernelmark.core.errors import KernelmarkError, Unsupported
 from kernelmark.core.problem import Problem
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.core.timing import Timer
@@ -89,8 +89,11 @@ class _Kernels:
         try:
             {PREPARE: self._prepare, RECORD: self._record, GO: self._go}[request]()
         except Unsupported as error:
-            sys.stderr.write(f"{error}\n")
+            sys.stderr.write(f"{error.message}\n")
             return UNSUPPORTED
+        except KernelmarkError as error:
+            sys.stderr.write(f"{error.message}\n")
+            return RAISED
         except (Exception, SystemExit):
             traceback.print_exc()
             return RAISED

@@ -375,8 +375,7 @@ class _Judgement:
         check: bool = True,
     ) -> float:
         """Launch these sets on new inputs, and check what they wrote. Return the seconds."""
-        others = [index for index in range(len(arena.sets)) if index not in set(order)]
-        idle = checker.draw(others, _IDLE_SETS)
+        idle = checker.draw(set(range(len(arena.sets))).difference(order), _IDLE_SETS)
         side.arm(order)
         checker.refresh(arena, [*order, *idle])
         if timed:

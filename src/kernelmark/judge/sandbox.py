@@ -154,7 +154,8 @@ _GPU_DEVICES = ("nvidia", "kfd", "dri")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """What the process may still do: read below `readable`, write below `folder` only, as user
-    `uid` (0: as before), with `memory_bytes` of address space (0: unlimited). `gpu` allows device files of GPUs, and compilers as child processes."""
+    `uid` (0: as before), with `memory_bytes` of address space (0: unlimited). `gpu` allows device
+    files of GPUs, and compilers as child processes."""
 
     readable: tuple[str, ...]
     folder: str

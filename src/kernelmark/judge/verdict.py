@@ -110,21 +110,23 @@ class Verdict:
             "took_s": round(self.took_s, 3),
         }
 
-    def text(self) -> str:
-        """Return the verdict as lines."""
+    def text(self, problem: str = "") -> str:
+        """Return the verdict as lines, with a short name of the problem if it is given."""
         head = "accepted" if self.accepted else f"refused ({self.code})"
-        lines = [f"{head}: {self.kernel} for {self.problem.key} on {self.device}"]
+        lines = [f"{head}: {self.kernel} for {problem or self.problem.key} on {self.device}"]
         if not self.accepted:
             lines.append(f"  {self.reason}")
         if (example := self.counter_example) is not None:
+            other = "" if example.problem == self.problem.key else f"{example.problem}, "
             lines.append(
-                f"  counter-example: {example.problem}, inputs of the family {example.family},"
+                f"  counter-example: {other}inputs of the family {example.family},"
                 f" number {example.number} of seed {example.seed}"
             )
         if self.measurement is not None:
             lines.append(f"  time      {_time_line(self.measurement)}")
         if self.reference_measurement is not None:
-            lines.append(f"  {self.reference:<9} {_time_line(self.reference_measurement)}")
+            name = (self.reference or "").rpartition("/")[2]
+            lines.append(f"  {name:<9} {_time_line(self.reference_measurement)}")
         if self.ratio is not None and self.ratio_low is not None and self.ratio_high is not None:
             span = change_span(self.ratio_low, self.ratio_high)
             lines.append(f"  against it {change_text(self.ratio)} ({span})")

@@ -10,7 +10,7 @@ from kernelmark.judge import referee
 from kernelmark.stores import open_store
 from kernelmark_dev.attacks import FOLDER
 
-PROBLEM = ("-p", "gemm m=32 n=16 k=8 dtype=f32", "--threads", "1", "--rounds", "4")
+PROBLEM = ("-p", "gemm m=32 n=16 k=8 dtype=f32", "--threads", "1", "--rounds", "6")
 HONEST, WRONG = str(FOLDER / "honest" / "one_size.py"), str(FOLDER / "partial_rows.py")
 
 

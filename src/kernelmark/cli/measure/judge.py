@@ -12,6 +12,7 @@ import typer
 from kernelmark.cli import options as o
 from kernelmark.cli.output import check_writable, extended, put, say, store_words, write
 from kernelmark.core.verdict import NOTHING, SOME_FAILED
+from kernelmark.report.names import short
 
 if TYPE_CHECKING:
     from kernelmark.judge.verdict import Verdict
@@ -39,7 +40,7 @@ Reference = Annotated[
 Rounds = Annotated[
     int,
     o.option(
-        "--rounds N", o.MEASUREMENT, help="Time both sides in so many rounds.", min=4, max=1000
+        "--rounds N", o.MEASUREMENT, help="Time both sides in so many rounds.", min=6, max=1000
     ),
 ]
 Timeout = Annotated[
@@ -87,7 +88,7 @@ def judge(
 
     def show(verdict: Verdict) -> None:
         if json_file != "-":
-            put(verdict.text())
+            put(verdict.text(short(verdict.problem)))
 
     with _opened(store, no_store) as target:
         judgement = judge_selection(

@@ -14,7 +14,8 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, Annotated, Any, get_args, get_origin
+from types import UnionType
+from typing import IO, Annotated, Any, Literal, get_args, get_origin
 
 import kernelmark
 from kernelmark.cli import options as o
@@ -100,12 +101,14 @@ class Tool:
         """Return the tool's description and the schema of its arguments."""
         from kernelmark.cli.app import command
 
+        known = command().commands[self.name]
+        hints = known.callback.__annotations__
         return {
             "name": self.name,
-            "description": command().commands[self.name].help,
+            "description": known.help,
             "inputSchema": {
                 "type": "object",
-                "properties": {p.name: _schema(p) for p in self._parameters},
+                "properties": {p.name: _schema(p, hints[p.name]) for p in self._parameters},
                 "required": [p.name for p in self._parameters if p.required],
                 "additionalProperties": False,
             },
@@ -132,24 +135,29 @@ class Tool:
         return [self.name, *options, *(["--", *words] if words else [])]
 
 
-def _schema(parameter: Any) -> dict[str, Any]:
-    """Return the JSON schema of a command's parameter."""
-    annotation = parameter.type_descriptor.annotation
-    several = parameter.multiple or parameter.nargs == -1
-    if several and get_args(annotation):
-        annotation = get_args(annotation)[0]
+def _schema(parameter: Any, hint: Any) -> dict[str, Any]:
+    """Return the JSON schema of a command's parameter with this annotation."""
+    annotation, *described = get_args(hint) if hasattr(hint, "__metadata__") else (hint,)
     kinds = {bool: "boolean", int: "integer", float: "number"}
-    choices = list(get_args(annotation)) if get_origin(annotation) is not None else []
+    # A parameter that may be left out: `list[str] | None`.
+    (annotation,) = [a for a in _members(annotation) if a is not type(None)]
+    several = get_origin(annotation) is list
+    if several:
+        (annotation,) = get_args(annotation)
     schema: dict[str, Any] = {"type": kinds.get(annotation, "string")}
-    if choices and all(isinstance(choice, str) for choice in choices):
-        schema["enum"] = choices
-    if parameter.min is not None:
-        schema["minimum"] = parameter.min
-    if parameter.max is not None:
-        schema["maximum"] = parameter.max
+    if get_origin(annotation) is Literal:
+        schema["enum"] = list(get_args(annotation))
+    for info in described:
+        limits = {"minimum": info.min, "maximum": info.max}
+        schema |= {name: limit for name, limit in limits.items() if limit is not None}
     if several:
         schema = {"type": "array", "items": schema}
     return {**schema, "description": parameter.help or parameter.metavar or ""}
+
+
+def _members(annotation: Any) -> tuple[Any, ...]:
+    """Return the members of a union, or the annotation itself."""
+    return get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
 
 
 class Server:

@@ -96,10 +96,19 @@ class Overrides:
     started: float | None = None
 
 
+class Repeats(StrEnum):
+    """The meaning of further rows of a case or key: samples, or what the tool makes of them."""
+
+    SAMPLES = "samples"
+    FIRST = "first"  # the tool reads the first row, and ignores the others
+    REFUSED = "refused"  # the tool reads no table with two different rows
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultRow:
     """One row of a file: what ran, and its times in seconds as written; a bare mean is a single
-    time. `doubt` is the reason why the row may differ from what the tool wrote."""
+    time. `doubt` is the reason why the row may differ from what the tool wrote. Rows with one `key`
+    are those that the tool takes for one, whatever it ran; `repeats` is what it makes of them."""
 
     problem: Problem
     backend: str
@@ -114,14 +123,8 @@ class ResultRow:
     arch: str = ""
     also: Mapping[str, float] = field(default_factory=FrozenDict)
     doubt: str = ""
-
-
-class Repeats(StrEnum):
-    """The meaning of further rows of a case: samples, or what the tool itself makes of them."""
-
-    SAMPLES = "samples"
-    FIRST = "first"  # the tool reads the first row, and ignores the others
-    REFUSED = "refused"  # the tool reads no file with two different rows
+    key: tuple[str, ...] = ()
+    repeats: Repeats = Repeats.SAMPLES
 
 
 class ResultFile:
@@ -232,7 +235,6 @@ class Importer(ABC):
     facts: FormatFacts
     method: str  # how the tool measures, as stored with the results
     is_log = False  # whether its files can also be imported as call logs (--workload)
-    repeats = Repeats.SAMPLES
 
     @abstractmethod
     def recognizes(self, name: str, head: bytes) -> bool:
@@ -274,7 +276,7 @@ def read(path: Path, overrides: Overrides, name: str | None = None) -> ResultSet
     file = ResultFile(path, overrides)
     try:
         rows = _placed(importer.rows(file), file)
-        return check_results(build_run(file, rows, importer.method, importer.repeats))
+        return check_results(build_run(file, rows, importer.method))
     except UNEXPECTED as error:
         # No importer anticipates everything that can be wrong with a file.
         text = f"{type(error).__name__}: {str(error)[:80]}"
@@ -346,29 +348,31 @@ def _reasons(result: Result) -> list[Reason]:
     return [*warned, result.error.root, doubted]
 
 
-def build_run(
-    file: ResultFile, rows: Iterable[ResultRow], method: str, repeats: Repeats = Repeats.SAMPLES
-) -> ResultSet:
+def build_run(file: ResultFile, rows: Iterable[ResultRow], method: str) -> ResultSet:
     """Return a run of these rows. Its id is a digest of the file and of what the user says about
     it, so that importing a file twice changes nothing.
 
-    Rows of one case are its repetitions: each is a block, unless `repeats` says otherwise.
+    Rows of one case are its repetitions: each is a block, unless their `repeats` says otherwise.
     """
     overrides = file.overrides
     cases: dict[tuple[str, str], list[ResultRow]] = {}
+    ignored: dict[tuple[str, str], list[ResultRow]] = {}
+    firsts: dict[tuple[str, ...], ResultRow] = {}  # of each key
     devices: set[str] = set()
     for row in rows:
         devices.add(row.device)
         device = overrides.device or row.device or "unknown"
-        same = cases.setdefault((_case(row, overrides).id, device), [])
-        if same and repeats is Repeats.REFUSED:
-            if dataclasses.replace(row, doubt=same[0].doubt) == same[0]:
-                continue
+        first = firsts.setdefault((device, *row.key), row) if row.key else row
+        case = _case(first, overrides).id, device
+        if first is row:
+            cases.setdefault(case, []).append(row)
+        elif row.repeats is Repeats.FIRST:
+            ignored.setdefault(case, []).append(row)
+        elif dataclasses.replace(row, doubt=first.doubt) != first:
             raise BadLine(
                 f"a second row of {row.problem.key}, and not the same",
                 hint="leave one of them out: the tool itself reads no such table",
             )
-        same.append(row)
     if not cases:
         raise NothingToDo(
             "the file has no results", hint="is the file truncated, or in another format (--as)?"
@@ -393,10 +397,10 @@ def build_run(
         state=RunState.DONE,
     )
     results = []
-    for (_, device), repetitions in cases.items():
+    for case, repetitions in cases.items():
         file.at = repetitions[0].problem.key
-        read = repetitions[:1] if repeats is Repeats.FIRST else repetitions
-        results.append(_result(read, device, overrides, method, when, repetitions[len(read) :]))
+        others = ignored.get(case, ())
+        results.append(_result(repetitions, case[1], overrides, method, when, others))
     file.at = ""
     return ResultSet(run=run, results=tuple(results))
 
@@ -448,6 +452,11 @@ def exact_problem(call: Call) -> Problem:
     return problem_of(
         f"{problem.op}_plus", {**problem.dims, **problem.dtypes, **problem.options, **more}
     )
+
+
+def lost_bias(call: Call) -> dict[str, str]:
+    """Return the config that keeps calls apart whose problem does not have the type of the bias."""
+    return {"bias_type": call.blas["bias_type"]} if "bias_type" in call.lost else {}
 
 
 def name_words(file_name: str) -> list[str]:
@@ -518,7 +527,7 @@ def _result(
     failed = next((row for row in rows if row.status is not Status.OK), None)
     flops, size = _costs(first.problem)
     shown = failed or first
-    left_out = _left_out(rows) or _ignored(rows[0], ignored)
+    left_out = _left_out(rows) or _ignored(rows, ignored)
     if failed is None and not any(_times(row) for row in rows):
         error = left_out or Reason("the file has no time of it")
         shown = dataclasses.replace(first, status=Status.RUNTIME_ERROR, error=error)
@@ -562,12 +571,12 @@ def _left_out(rows: Sequence[ResultRow]) -> Reason:
     )
 
 
-def _ignored(read: ResultRow, rows: Sequence[ResultRow]) -> Reason:
-    """Summarise the times of further rows of a case, which the tool itself ignores."""
+def _ignored(read: Sequence[ResultRow], rows: Sequence[ResultRow]) -> Reason:
+    """Summarise the times of further rows of a key, which the tool itself ignores."""
     times = [time_s for row in rows for time_s in row.samples_s]
     if not times:
         return NO_REASON
-    every = len(times) + len(read.samples_s)
+    every = len(times) + sum(len(row.samples_s) for row in read)
     return Reason(
         f"{len(times)} of {every} times in the file left out: the tool reads the first row of a "
         "key",

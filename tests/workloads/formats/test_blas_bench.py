@@ -184,3 +184,34 @@ def test_a_value_may_stand_next_to_its_letter(read):
     assert read(text.format("-m64")).workload.calls == read(text.format("-m 64")).workload.calls
     with raises(UsageError, "transA", "a_type"):
         read("hipblaslt-bench -m 64 -n 32 -k 16\n")
+
+
+@pytest.mark.parametrize("column", ["bias_type", "workspace", "anything", "gcnArchName"])
+def test_arguments_that_a_problem_does_not_have_keep_rows_apart(results, column):
+    values = {"bias_type": ("f32_r", "f16_r"), "gcnArchName": ("gfx942:sramecc+", "gfx950")}
+    head = f"{LT},{column},CUs,hipblaslt-Gflops,us\n"
+    row = LT_ROW.removesuffix("0") + "1"
+    rows = [f"{row},{value},304,1,{us}\n" for us, value in enumerate(values.get(column, "12"), 7)]
+    found = results(head + "".join(rows))
+    assert sorted(one.measurement.median_s for one in found) == pytest.approx([7e-6, 8e-6])
+
+
+def test_rows_of_several_devices_stay_apart(results):
+    def listed(*devices):
+        lines = [f"Device ID {i} : AMD Instinct {text}\nwith 206 GB\n" for i, text in devices]
+        return "".join(lines) + f"\n{LT},hipblaslt-Gflops,us\n{LT_ROW},1,7\n"
+
+    first, second = (0, "MI300X gfx942:sramecc+:xnack-"), (1, "MI300X gfx942:sramecc+:xnack-")
+    other = (0, "MI350X gfx950:sramecc+:xnack-")
+    for blocks, devices in (
+        ([first, first], ["unknown"]),
+        ([first, second], ["0: AMD Instinct MI300X", "1: AMD Instinct MI300X"]),
+        ([first, other], ["0: AMD Instinct MI300X", "0: AMD Instinct MI350X"]),
+    ):
+        found = results("".join(listed(block) for block in blocks))
+        assert [one.device for one in found] == devices
+        assert found[0].arch == "gfx942"
+    (one,) = results(listed(first, second))  # rocblas-bench lists all of them
+    assert (one.device, one.arch) == ("unknown", "gfx942")
+    (one,) = results(listed(first).replace("f16_r", "f8_r"))
+    assert one.case.problem.dtypes["a"] == "f8e4m3fnuz"

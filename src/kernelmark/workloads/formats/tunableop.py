@@ -25,6 +25,7 @@ from kernelmark.workloads.importers import (
     exact_problem,
     legal_name,
     legal_word,
+    lost_bias,
     uneven_row,
 )
 from kernelmark.workloads.source import BadLine, parse_number
@@ -133,7 +134,6 @@ class TunableOpTimes(Importer):
     )
     method = "mean of TunableOp"
     is_log = True
-    repeats = Repeats.FIRST  # Tunable.cpp, ReadFile
 
     def recognizes(self, name: str, head: bytes) -> bool:
         rows = [line.split(b",") for line in head.splitlines()]
@@ -153,13 +153,17 @@ class TunableOpTimes(Importer):
             library = solution.split("_")[1].lower() if solution.startswith("Gemm_") else "torch"
             # A solution that was never timed has the time that PyTorch starts from.
             timed = time_ms != "inf"
+            call = _call(operation, sizes)
             yield ResultRow(
-                problem=exact_problem(_call(operation, sizes)),
+                problem=exact_problem(call),
                 backend=legal_name(library),
                 samples_s=(parse_number(time_ms, "the time") * 1e-3,) if timed else (),
                 timing=_TIMING,
-                config=FrozenDict({"solution": legal_word(solution)}),
+                config=FrozenDict({"solution": legal_word(solution)} | lost_bias(call)),
                 arch=arch,
+                # Tunable.cpp, ReadFile
+                key=(operation, sizes),
+                repeats=Repeats.FIRST,
             )
 
 

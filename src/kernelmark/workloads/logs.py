@@ -148,7 +148,7 @@ class Counting:
         # Called for every distinct line, hence without readers that have no `part`.
         self._known = [
             (reader.name, reader.part, reader)
-            for reader in readers
+            for reader in (reader.of_file(first) for reader in readers)
             if type(reader).part is not RowReader.part
         ]
         self._options = options

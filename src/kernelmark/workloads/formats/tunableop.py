@@ -32,6 +32,7 @@ from kernelmark.workloads.source import BadLine, parse_number
 from kernelmark.workloads.workload import Call
 
 _MARK = b"TunableOp_"
+_VALIDATOR = b"Validator,"
 _TIMING = Timing(cache=Cache.COLD)  # it rotates buffers that exceed the last-level cache
 _TYPES = {
     "double": "f64_r",
@@ -63,18 +64,31 @@ class TunableOpLog(LogReader):
         checked="compared with TunableGemm.h and torch.cuda.tunable; samples of our own in tests",
     )
 
+    least = 2  # cells of a row
+
+    def of_file(self, first: bytes) -> LogReader:
+        # Untuned calls are written without validators, and results with a solution.
+        return _Results() if first.startswith(_VALIDATOR) else self
+
     def part(self, line: bytes) -> Part | None:
-        if line.startswith(b"Validator,"):
+        if line.startswith(_VALIDATOR):
             return NOTHING
         at = line.find(_MARK)
         if at < 0 or line[:1] == b"#" or b" " in line[:at]:
             return None
-        cells = line.split(b",", 2)
-        return "row", b",".join(cells[:2]).strip(), 1
+        cells = line.split(b",", 3)
+        kind = "cut" if len(cells) == 2 < self.least else "row"
+        return kind, b",".join(cells[:2]).strip(), 1
 
     def calls(self, kind: str, part: bytes, options: LogOptions) -> Iterator[Call]:
+        if kind == "cut":
+            raise BadLine("is cut: a result has a solution")
         operation, _, sizes = part.decode("utf-8", "replace").partition(",")
         yield _call(operation, sizes)
+
+
+class _Results(TunableOpLog):
+    least = 3
 
 
 def _call(operation: str, sizes: str) -> Call:
@@ -84,6 +98,8 @@ def _call(operation: str, sizes: str) -> Call:
     sized = _SIZES.match(sizes)
     if sized is None:
         raise BadLine(f"cannot be read: sizes {sizes[:60]!r}")
+    if sized[1].upper() + sized[2].upper() != named[3]:
+        raise BadLine(f"the operation is {named[3]}, and its sizes begin with {sizes[:2]}")
     types = re.findall(_TYPE, named[2])
     fields = _fields(named[1], types, sized)
     # These names distinguish OCP and FNUZ 8-bit floats: no architecture is needed.

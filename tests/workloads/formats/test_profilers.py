@@ -290,6 +290,14 @@ def test_kernels_of_ckprofiler(times):
             times(text, "ck.log")
 
 
+def test_kernels_of_ckprofiler_with_one_name_and_runs_of_other_splits_are_not_pooled(times):
+    short = CK.replace(", KBatch 1", "").replace(", KBatch 2", "")
+    assert [us(result) for result in times(short, "ck.log")] == [[8051.1], [2172.5]]
+    other = short.replace("KBatch = 2", "KBatch = 4")
+    assert len(times(short + other, "ck.log")) == 4
+    assert [len(us(result)) for result in times(short + short, "ck.log")] == [2, 2]
+
+
 def test_of_two_rows_of_a_key_pytorch_reads_the_first(times):
     again = TUNABLE.splitlines()[-1].replace("0.0325", "0.0925")
     first, kept = times(f"{TUNABLE}{again}\n")

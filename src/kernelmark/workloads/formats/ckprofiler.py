@@ -10,6 +10,7 @@ dtype of the output, so a problem is named by these facts, and is no problem of 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 from kernelmark.core.errors import UsageError
@@ -23,6 +24,7 @@ from kernelmark.workloads.importers import (
     ResultRow,
     legal_word,
     problem_of,
+    setting,
 )
 from kernelmark.workloads.source import BadLine, parse_number
 
@@ -61,15 +63,23 @@ class CkProfiler(Importer):
                 facts = dict(_FACT.findall(head))
                 if not colon or not all(name in facts for name in _NEEDED):
                     raise BadLine("is of no GEMM that can be read", hint=CUT)
-                facts.pop("KBatch", None)  # of the best kernel
+                batch = facts.pop("KBatch", None)  # of the best kernel
                 problem = problem_of("ck_gemm", facts)
+                seen: Counter[str] = Counter()
                 for file.at, time_ms, kernel in timed:
+                    # A type has several kernels: some print neither all parameters nor KBatch.
+                    seen[kernel] += 1
+                    config: dict[str, int | str] = {"kernel": legal_word(kernel)}
+                    if batch and "KBatch" not in kernel:
+                        config["kbatch_of_best"] = setting(batch)
+                    if seen[kernel] > 1:
+                        config["instance"] = seen[kernel]
                     yield ResultRow(
                         problem=problem,
                         backend="ck",
                         samples_s=(parse_number(time_ms, "the time") * 1e-3,),
                         timing=_TIMING,
-                        config=FrozenDict({"kernel": legal_word(kernel)}),
+                        config=FrozenDict(config),
                         kernel=kernel,
                     )
                 timed = []

@@ -198,8 +198,8 @@ class CutlassProfiler(Importer):
     summary = "CUTLASS profiler CSV: every kernel of every problem"
     facts = FormatFacts(
         versions="cutlass_profiler 2.x to 4.4",
-        exactness="every row; kernels that failed, or that have no time, are failed results; what no "
-        "op computes is a problem with the names of the profiler's arguments",
+        exactness="every row; kernels that failed or have no time are failed results; what no op "
+        "computes is a problem with the names of the profiler's arguments",
         checked="the layout of tables in public repositories, with rows of our own",
     )
     method = "mean of cutlass_profiler"

@@ -22,13 +22,14 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
+from kernelmark.core.codec import once
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import read_whole
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.registry import FormatFacts
 from kernelmark.core.result import Config, ConfigValue
-from kernelmark.tune.install.aiter_config import Lint, LintFinding, check_settings, once
+from kernelmark.tune.install.aiter_config import Lint, LintFinding, check_settings
 from kernelmark.tune.install.emitters.base import (
     CannotWrite,
     Change,

@@ -57,8 +57,8 @@ _HEAD = '''"""Tuned configs, written by kernelmark. Add to CONFIGS what you like
 A key is (arch, op, dtypes, layout, dims): dtypes and dims in the op's order, for gemm a, b, c, acc
 and m, n, k; layout is the letters of A and B (n: stored as written, t: transposed) and every
 option that is not the usual one. A value is what triton.Config takes; kwargs are in capitals for
-kernelmark's Triton kernels, and as the kernel has them for any other; None is the default: no config
-was faster for this problem.
+kernelmark's Triton kernels, and as the kernel has them for any other. None is the default: no
+config was faster for this problem.
 """
 
 '''
@@ -260,9 +260,8 @@ def _is_entry(item: tuple[Any, Any]) -> bool:
 
 
 def _block(configs: Mapping[PythonKey, Value | None]) -> str:
-    lines = "".join(
-        f"    {key!r}: {None if value is None else dict(value)!r},\n" for key, value in configs.items()
-    )
+    plain = {key: value and dict(value) for key, value in configs.items()}
+    lines = "".join(f"    {key!r}: {value!r},\n" for key, value in plain.items())
     return f"CONFIGS = {{\n{lines}}}\n"
 
 

@@ -62,6 +62,7 @@ from kernelmark.workloads.source import (
     BadLine,
     Fields,
     check_columns,
+    not_text,
     opened,
     parse_number,
     size_fault,
@@ -269,6 +270,9 @@ def read(path: Path, overrides: Overrides, name: str | None = None) -> ResultSet
         if not source.head:
             raise UsageError(f"{path}: the file is empty", hint="leave it out, or measure again")
         importer = importer or known_by(path.name.removesuffix(".gz"), source.head)
+        head = source.head
+    if not head.startswith(SQLITE) and (error := not_text(str(path), head)):
+        raise error
     if importer is None:
         raise UsageError(
             f"{path} is in no format that can be read",

@@ -126,3 +126,22 @@ def test_a_key_that_a_document_of_another_tool_has_twice_is_refused(tmp_path):
     path.write_text(text.replace('"real_time": 1', '"real_time": 1, "real_time": 1000'))
     with raises(KernelmarkError, "real_time"):
         importers.read(path, Overrides(), "googlebench")
+
+
+@pytest.mark.parametrize(
+    ("data", "value"),
+    [
+        ("M,N,K\n1,2,3\n".encode("utf-16"), "UTF-16"),
+        (gzip.compress(gzip.compress(b"M,N,K\n1,2,3\n")), "gzip twice"),
+    ],
+)
+def test_what_is_no_text_is_named_for_times_as_for_calls(tmp_path, data, value):
+    path = tmp_path / "a.csv"
+    path.write_bytes(data)
+    for read in (
+        lambda: importers.read(path, Overrides()),
+        lambda: importers.read(path, Overrides(), "ncu"),
+        lambda: reading.read([str(path)]),
+    ):
+        with raises(UsageError, value):
+            read()

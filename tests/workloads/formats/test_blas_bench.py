@@ -182,8 +182,44 @@ def test_calls_of_a_table_without_types_are_refused_whatever_dtype_is_given(read
 def test_a_value_may_stand_next_to_its_letter(read):
     text = "hipblaslt-bench {} -n 32 -k 16 --precision f16_r\n"
     assert read(text.format("-m64")).workload.calls == read(text.format("-m 64")).workload.calls
-    with raises(UsageError, "transA", "a_type"):
-        read("hipblaslt-bench -m 64 -n 32 -k 16\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        ("hipblaslt-bench", "a=f16 b=f16 c=f16 acc=f32 ta=n tb=n"),
+        ("hipblaslt-bench --transB T", "a=f16 b=f16 c=f16 acc=f32 ta=t tb=n"),
+        ("hipblaslt-bench --precision bf16_r", "a=bf16 b=bf16 c=bf16 acc=f32 ta=n tb=n"),
+        (
+            "hipblaslt-bench --lda 64 --a_type bf16_r --b_type bf16_r --c_type bf16_r "
+            "--d_type bf16_r --compute_type f32_r",
+            "a=bf16 b=bf16 c=bf16 acc=f32 ta=n tb=n",
+        ),
+        ("rocblas-bench -f gemm", "a=f32 b=f32 c=f32 acc=f32 ta=n tb=n"),
+        ("rocblas-bench -f gemm --transposeB T", "a=f32 b=f32 c=f32 acc=f32 ta=t tb=n"),
+        ("rocblas-bench -f gemm_ex", "a=f32 b=f32 c=f32 acc=f32 ta=n tb=n"),
+        ("rocblas-bench -f gemm -r h", "a=f16 b=f16 c=f16 acc=f16 ta=n tb=n"),
+    ],
+)
+def test_a_command_without_letters_or_types_has_those_of_the_client(read, command, problem):
+    (call,) = read(f"{command} -m 64 -n 32 -k 16\n").workload.calls
+    assert call.problem.key.startswith(f"gemm m=32 n=64 k=16 {problem} ")
+    assert not call.lost
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "hipblaslt-bench --api_method c -m 64 -n 32 -k 16",
+        "hipblaslt-bench -m 64 -n 32 -k 16 --lda 64",
+        "rocblas-bench -f gemm_ex --transposeA T --transposeB N -m 64 -n 32 -k 16",
+        "rocblas-bench -f gemm -r f32_r --transposeA T --transposeB N -m 64 -n 32",
+        "hipblaslt-bench -m 64 -n 32",
+    ],
+)
+def test_a_logged_command_that_was_cut_has_no_defaults(read, command):
+    with pytest.raises(UsageError):
+        read(f"{command}\n")
 
 
 @pytest.mark.parametrize("column", ["bias_type", "workspace", "anything", "gcnArchName"])

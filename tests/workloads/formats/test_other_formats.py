@@ -173,7 +173,9 @@ def test_tunableop_rows(read, told, row, problem, lost):
     text = "Validator,PT_VERSION,2.9.1\nValidator,GCN_ARCH_NAME,gfx942:sramecc+:xnack-\n"
     results = text + row + ("" if row.count(",") > 1 else ",Default") + "\n"
     reading = read(f"{row}\n", arch="gfx942")
-    assert read(results, arch="gfx942").workload.calls[0].problem == reading.workload.calls[0].problem
+    assert (
+        read(results, arch="gfx942").workload.calls[0].problem == reading.workload.calls[0].problem
+    )
     (call,) = reading.workload.calls
     assert call.problem.key.startswith(problem)
     assert call.lost == lost

@@ -80,7 +80,9 @@ def test_tags_and_unknown_columns_of_cutlass_keep_rows_apart(times):
         f"{tag},{gemm(rest=f'1,1,tensorop,f32,{new}', ms=ms)}"
         for tag, new, ms in (("low", 1, 0.5), ("high", 1, 0.4), ("low", 2, 0.6))
     ]
-    found = {(r.case.config["clock"], r.case.config["new"]): us(r) for r in times(head + "".join(rows))}
+    found = {
+        (r.case.config["clock"], r.case.config["new"]): us(r) for r in times(head + "".join(rows))
+    }
     assert found == {("low", 1): [500.0], ("high", 1): [400.0], ("low", 2): [600.0]}
 
 
@@ -205,9 +207,12 @@ def test_tables_of_aiter_s_fused_moe(times, read, cells, lost):
     assert (us(first), first.case) == ([32.3], result.case), "aiter keeps the first"
     (note,) = importers.notes([first])
     assert tells(note, count=1)
-    tagged = "".join(f"{line},{tag}\n" for line, tag in zip(
-        [*text.splitlines(), other], ("_tag", "", "flydsl_fallback"), strict=True
-    ))
+    tagged = "".join(
+        f"{line},{tag}\n"
+        for line, tag in zip(
+            [*text.splitlines(), other], ("_tag", "", "flydsl_fallback"), strict=True
+        )
+    )
     assert len(times(tagged, "tuned_fmoe.csv")) == 2, "the fallback has a table of its own"
 
 

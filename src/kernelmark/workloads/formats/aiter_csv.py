@@ -225,7 +225,8 @@ class AiterTimes(Importer):
     summary = "aiter's tuned tables: the time of the chosen kernel of each GEMM or fused MoE"
     facts = FormatFacts(
         versions="aiter e4048607 (2026-08)",
-        exactness="every row with a time; what an op does not compute is part of the problem",
+        exactness="every row with a time; two rows of a key are rejected, and of fused MoE the "
+        "first is read, as by aiter; what an op does not compute is part of the problem",
         checked="83 tuned tables of aiter e4048607 (51,796 rows): the same times as with Python's "
         "csv",
     )

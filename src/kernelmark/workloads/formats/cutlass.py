@@ -65,9 +65,7 @@ _PROBLEM = frozenset((*_GEMM, *_CONV, "op_class", "OperationKind"))
 _MEASURED = ("Bytes", "Flops", "Flops/Byte", "Runtime", "GB/s", "GFLOPs")
 _TILES = tuple(f"{name}_{axis}" for name in ("cta", "warps", "inst") for axis in "mnk")
 # Columns that are no config; the last ones are part of a kernel's name.
-_NO_CONFIG = frozenset(
-    (*_HEAD, *_PROBLEM, *_MEASURED, *_TILES, "stages", "min_cc", "max_cc")
-)
+_NO_CONFIG = frozenset((*_HEAD, *_PROBLEM, *_MEASURED, *_TILES, "stages", "min_cc", "max_cc"))
 _WHOLE = frozenset(("m", "n", "k", "batch_count", "p", "q", "g", *_SIZES))
 _NO_TIME = ("nan", "-nan", "inf", "-inf")
 _RAN = ("passed", "not_verified", "not_run", "not_supported")
@@ -106,9 +104,7 @@ def _call(cells: Fields, arch: str) -> Call:
     if kind == "conv2d":
         return _conv(cells)
     if kind != "gemm" or cells.text("gemm_kind", "gemm") not in _KINDS:
-        raise _NoOp(
-            f"is a {kind} of kind {cells.text('gemm_kind', kind)[:24]}: no op computes it"
-        )
+        raise _NoOp(f"is a {kind} of kind {cells.text('gemm_kind', kind)[:24]}: no op computes it")
     return _gemm(cells, arch)
 
 

@@ -121,7 +121,9 @@ _NO_CONFIG = frozenset(
         *("swizzle_a", "swizzle_b", "bias_source", "iters", "error", "samples", "cv"),
     )
 )
-_NO_ARGUMENT = re.compile(r"freq|MCLK|efficiency|gran\b|granularity|tiles_per|num_cu|bytes|norm|-us$")
+_NO_ARGUMENT = re.compile(
+    r"freq|MCLK|efficiency|gran\b|granularity|tiles_per|num_cu|bytes|norm|-us$"
+)
 # Columns of the client's own verification (-v), and what they have if it failed.
 _VERIFIED = ("norm_error", "norm_error_1", "atol", "rtol")
 _FAILED = ("failed", "nan", "-nan", "inf", "-inf")
@@ -261,12 +263,13 @@ def _checked(fields: dict[str, str], kind: str) -> dict[str, str]:
     if kind != "bench":
         bias = "bias_type" in fields and "beta" not in fields and "bias_vector" not in fields
         return fields | {"bias_vector": "1"} if bias else fields
-    # Command lines written by people rely on the client's defaults. Logs have every option, leading
-    # dimensions before types: one with those and without letters was cut.
+    # Command lines written by people rely on the client's defaults. Logs have every option, the
+    # method first and leading dimensions before types: one with those may have been cut.
     precision = fields.get("precision") or fields.get("r")
-    is_logged = any(f"ld{name}" in fields for name in "abcd")
-    if not precision and (is_logged or not any(f"{name}_type" in fields for name in "abcd")):
-        return fields
+    is_logged = any(name in fields for name in ("api_method", "lda", "ldb", "ldc", "ldd"))
+    if not precision and is_logged:
+        typed = any(f"{name}_type" in fields for name in "abcd")  # after the letters
+        return {"transA": "N", "transB": "N"} | fields if typed else fields
     types = {f"{name}_type": precision or "f16_r" for name in "abcd"}
     return {"transA": "N", "transB": "N", "compute_type": "f32_r"} | types | fields
 
@@ -276,7 +279,8 @@ class HipblasltBench(Importer):
     summary = "output of hipblaslt-bench and rocblas-bench"
     facts = FormatFacts(
         versions="hipBLASLt 7d9fb683 (2024-10), rocBLAS b520bc83 (2024-10)",
-        exactness="every row; a call without types that occurs twice is rejected",
+        exactness="every row; arguments that a problem does not have are part of the config; a "
+        "call without types that occurs twice is rejected",
         checked="compared with their argument models; samples of our own in tests",
     )
     method = "mean of hipblaslt-bench"
@@ -395,7 +399,7 @@ def _row(printed: _Printed, arch: str, device: str) -> ResultRow:
     for name in _SIZES:  # a size that is not whole would become an option
         if name in cells:
             cells.whole(name)
-    tuned = {
+    tuned: dict[str, int | str] = {
         name: int(cells.number(column))
         for column, name in _CONFIG.items()
         if cells.text(column, "0") != "0"
@@ -408,7 +412,7 @@ def _row(printed: _Printed, arch: str, device: str) -> ResultRow:
         backend="hipblaslt" if "hipblaslt-Gflops" in cells else "rocblas",
         samples_s=(cells.number("us") * 1e-6,),
         timing=bench_timing(cells),
-        config=FrozenDict(printed.config | tuned | row_config(cells, problem)),
+        config=FrozenDict({**printed.config, **tuned, **row_config(cells, problem)}),
         kernel=printed.kernel,
         device=device or _gpu(cells),
         arch=own_arch,

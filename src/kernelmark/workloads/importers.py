@@ -360,15 +360,15 @@ def build_run(file: ResultFile, rows: Iterable[ResultRow], method: str) -> Resul
     Rows of one case are its repetitions: each is a block, unless their `repeats` says otherwise.
     """
     overrides = file.overrides
-    cases: dict[tuple[str, str], list[ResultRow]] = {}
-    ignored: dict[tuple[str, str], list[ResultRow]] = {}
+    cases: dict[tuple[str, str, str], list[ResultRow]] = {}
+    ignored: dict[tuple[str, str, str], list[ResultRow]] = {}
     firsts: dict[tuple[str, ...], ResultRow] = {}  # of each key
     devices: set[str] = set()
     for row in rows:
         devices.add(row.device)
         device = overrides.device or row.device or "unknown"
         first = firsts.setdefault((device, *row.key), row) if row.key else row
-        case = _case(first, overrides).id, device
+        case = _case(first, overrides).id, device, overrides.arch or row.arch
         if first is row:
             cases.setdefault(case, []).append(row)
         elif row.repeats is Repeats.FIRST:

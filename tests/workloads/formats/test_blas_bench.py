@@ -251,3 +251,20 @@ def test_rows_of_several_devices_stay_apart(results):
     assert (one.device, one.arch) == ("unknown", "gfx942")
     (one,) = results(listed(first).replace("f16_r", "f8_r"))
     assert one.case.problem.dtypes["a"] == "f8e4m3fnuz"
+
+
+def test_factors_of_a_call_with_gaps_keep_rows_apart(results):
+    row = LT_ROW.replace("48,240,f16", "64,320,f16", 1)
+    assert row != LT_ROW
+    other = row.replace("32,1,32,1536,0", "32,2,32,1536,0"), row.replace("1536,0,", "1536,1,")
+    text = "".join(f"{one},1,{us}\n" for us, one in enumerate((row, *other), 7))
+    assert sorted(times(results(f"{LT},hipblaslt-Gflops,us\n{text}")).values()) == pytest.approx(
+        [7e-6, 8e-6, 9e-6]
+    )
+
+
+def test_two_kernels_of_one_config_are_two_runs(results):
+    block = f"[0]:{LT},hipblaslt-Gflops,us\n    {LT_ROW},1,7\n    --kernel name: {{}}\n"
+    assert len(results(block.format("a") * 2)) == 1
+    with raises(UsageError, "line 5"):
+        results(block.format("a") + block.format("b"))

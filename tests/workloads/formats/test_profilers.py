@@ -402,3 +402,32 @@ def test_the_output_of_a_convolution_may_be_given_in_part(times):
     assert times(text)[0].case.problem == times(CONV)[0].case.problem
     with raises(UsageError, "112"):
         times(text.replace("3,3,224,", "3,3,112,"))
+
+
+def test_an_unknown_option_of_miopendriver_is_another_problem(times, read):
+    plain, odd = times(DRIVER, "a.log"), times(DRIVER.replace("-t 1", "-t 1 -Q 3"), "a.log")
+    assert plain[0].case.problem != odd[0].case.problem
+    command = DRIVER.splitlines()[0].replace("-t 1", "-t 1 --new 3")
+    assert read(f"{command}\n").workload.calls[0].lost == ("new=3",)
+    assert not read(DRIVER.splitlines()[0] + "\n").workload.calls[0].lost
+
+
+def test_the_first_record_of_a_key_of_miopen_counts(times):
+    record = (
+        "16-32-30-3x5-64-32-15-8-1x2-1x2-1x1-0-NCHW-FP16-F=A:{},0,miopenConvolutionFwdAlgoGEMM\n"
+    )
+    (one,) = times(record.format(0.05) + record.format(0.09), "gfx942.ufdb.txt")
+    assert us(one) == [50.0]
+    assert len(importers.notes([one])) == 1
+
+
+@pytest.mark.parametrize("end", ["_ld_1024_1024", "_ld_1024_1024_512x", "_B_x"])
+def test_a_damaged_leading_dimension_of_tunableop_is_refused(times, end):
+    with pytest.raises(UsageError):
+        times(f"GemmTunableOp_Half_TN,tn_512_8_1024{end},Default,0.5\n")
+
+
+def test_unknown_parameters_of_tunableop_are_another_problem(times):
+    row = "GemmTunableOp_Half_TN,tn_512_8_1024_ld_1024_1024_512{},Default,0.5\n"
+    plain, odd = times(row.format("") + row.format("_mode_3"))
+    assert plain.case.problem != odd.case.problem

@@ -63,6 +63,8 @@ class CkProfiler(Importer):
                 facts = dict(_FACT.findall(head))
                 if not colon or not all(name in facts for name in _NEEDED):
                     raise BadLine("is of no GEMM that can be read", hint=CUT)
+                if not timed:
+                    raise BadLine("stands below no line of a kernel", hint=CUT)
                 batch = facts.pop("KBatch", None)  # of the best kernel
                 problem = problem_of("ck_gemm", facts)
                 seen: Counter[str] = Counter()

@@ -27,7 +27,7 @@ from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.registry import FormatFacts
-from kernelmark.core.result import Status
+from kernelmark.core.result import Config, Status
 from kernelmark.core.timing import Cache, Timer, Timing
 from kernelmark.workloads import blas, calls
 from kernelmark.workloads.calls import (
@@ -127,6 +127,7 @@ _NO_ARGUMENT = re.compile(
 # Columns of the client's own verification (-v), and what they have if it failed.
 _VERIFIED = ("norm_error", "norm_error_1", "atol", "rtol")
 _FAILED = ("failed", "nan", "-nan", "inf", "-inf")
+_TWO_RUNS = "import each run of the client in a file of its own"
 _NO_TYPES = "rocblas-bench --log_function_name --log_datatype prints them"
 
 
@@ -290,6 +291,7 @@ class HipblasltBench(Importer):
 
     def rows(self, file: ResultFile) -> Iterator[ResultRow]:
         untyped: set[str] = set()
+        kernels: dict[tuple[str, Config], str] = {}
         rows = _printed(file)
         several = len({printed.device for printed in rows}) > 1
         for printed in rows:
@@ -301,6 +303,9 @@ class HipblasltBench(Importer):
                 if problem.key in untyped:
                     raise BadLine("a second row of this call: its types may differ", hint=_NO_TYPES)
                 untyped.add(problem.key)
+            kernel = kernels.setdefault((problem.key, row.config), row.kernel)
+            if kernel and row.kernel not in ("", kernel):
+                raise BadLine(f"another kernel of one config: {row.kernel[:60]}", hint=_TWO_RUNS)
             yield row
 
 
@@ -432,6 +437,7 @@ def row_config(cells: Fields, problem: Problem) -> dict[str, int | str]:
     has_bias = cells.text("bias_vector", "0") != "0"
     names = [n for n in cells if n not in _NO_CONFIG and not _NO_ARGUMENT.search(n)]
     names += ["bias_type"] if has_bias else []
+    names += ["c_type"] if cells.text("c_type") != cells.text("d_type") else []
     return {
         legal_name(name): setting(cells[name])
         for name in names
@@ -466,6 +472,12 @@ def row_problem(cells: Fields, arch: str) -> Problem:
     usual = {"alpha": "1", "beta": "0"}
     differing = {name: cells[name] for name in cells if name in _SET and cells[name] != "0"}
     differing |= {name: cells.text(name) for name in lost if cells.get(name) != usual.get(name)}
+    # What the op computes of a call is no part of the other problem's sizes and types.
+    differing |= {
+        name: cells[name]
+        for name, text in usual.items()
+        if cells.text(name, text).removesuffix(".0") != text
+    }
     differing = {name: text for name, text in differing.items() if text}
     return problem_of(
         "blas_matmul", differing | {name: cells[name] for name in _GEMM if name in cells}

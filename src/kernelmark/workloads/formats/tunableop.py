@@ -50,9 +50,13 @@ _TYPES = {
 _TYPE = "|".join(_TYPES)
 _OPERATION = re.compile(rf"(\w*?)TunableOp_((?:(?:c10::)?(?:{_TYPE})_)+)([NTC]{{2}})\Z")
 _SIZES = re.compile(
-    r"([ntc])([ntc])_(\d+)_(\d+)_(\d+)(?:_B_(\d+))?(?:_ld_(\d+)_(\d+)_(\d+))?(?:_(\D\w*))?\Z",
+    r"([ntc])([ntc])_(\d+)_(\d+)_(\d+)(?:_B_(\d+))?(?:_ld_(\d+)_(\d+)_(\d+))?(?:_((?!ld_|B_)\D\w*))?\Z",
     re.IGNORECASE,
 )
+
+
+# What follows the sizes of a scaled GEMM: scales by row, and the type of the bias.
+_SCALES = re.compile(rf"(?:\A|_)(?:rw_[01]|bias_(?:None|{_TYPE}))(?=_|\Z)")
 
 
 class TunableOpLog(LogReader):
@@ -104,6 +108,8 @@ def _call(operation: str, sizes: str) -> Call:
     fields = _fields(named[1], types, sized)
     # These names distinguish OCP and FNUZ 8-bit floats: no architecture is needed.
     call = blas.call(fields)
+    if more := _SCALES.sub("", sized[10] or ""):
+        call = dataclasses.replace(call, lost=(*call.lost, f"parameters={more}"))
     if named[1].startswith("Scaled") and len(types) == 1:  # an old name, without output type
         call = dataclasses.replace(call, lost=(*call.lost, "d_type"))
     return call

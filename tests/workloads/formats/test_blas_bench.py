@@ -188,7 +188,7 @@ def test_a_value_may_stand_next_to_its_letter(read):
     ("command", "problem"),
     [
         ("hipblaslt-bench", "a=f16 b=f16 c=f16 acc=f32 ta=n tb=n"),
-        ("hipblaslt-bench --transB T", "a=f16 b=f16 c=f16 acc=f32 ta=t tb=n"),
+        ("hipblaslt-bench {} --transB T", "a=f16 b=f16 c=f16 acc=f32 ta=t tb=n"),
         ("hipblaslt-bench --precision bf16_r", "a=bf16 b=bf16 c=bf16 acc=f32 ta=n tb=n"),
         (
             "hipblaslt-bench --lda 64 --a_type bf16_r --b_type bf16_r --c_type bf16_r "
@@ -202,7 +202,9 @@ def test_a_value_may_stand_next_to_its_letter(read):
     ],
 )
 def test_a_command_without_letters_or_types_has_those_of_the_client(read, command, problem):
-    (call,) = read(f"{command} -m 64 -n 32 -k 16\n").workload.calls
+    sizes = "-m 64 -n 32 -k 16"
+    line = command.format(sizes) if "{}" in command else f"{command} {sizes}"
+    (call,) = read(f"{line}\n").workload.calls
     assert call.problem.key.startswith(f"gemm m=32 n=64 k=16 {problem} ")
     assert not call.lost
 
@@ -215,6 +217,7 @@ def test_a_command_without_letters_or_types_has_those_of_the_client(read, comman
         "rocblas-bench -f gemm_ex --transposeA T --transposeB N -m 64 -n 32 -k 16",
         "rocblas-bench -f gemm -r f32_r --transposeA T --transposeB N -m 64 -n 32",
         "hipblaslt-bench -m 64 -n 32",
+        "hipblaslt-bench --transA T --transB N -m 64 -n 32 -k 16",
     ],
 )
 def test_a_logged_command_that_was_cut_has_no_defaults(read, command):
@@ -268,3 +271,14 @@ def test_two_kernels_of_one_config_are_two_runs(results):
     assert len(results(block.format("a") * 2)) == 1
     with raises(UsageError, "line 5"):
         results(block.format("a") + block.format("b"))
+
+
+@pytest.mark.parametrize("end", [12, 40, 150])
+def test_a_header_that_was_cut_is_named(results, end):
+    head, row = f"[0]:{LT},hipblaslt-Gflops,us\n", f"    {LT_ROW},1,7\n"
+    with raises(UsageError, "line 1"):
+        results(head[:end] + "\n" + row + head + row)
+    with raises(UsageError, "line 3"):
+        results(head + row + head[:end] + "\n" + row)
+    with raises(UsageError, "line 1"):
+        results(row + head + row)

@@ -431,3 +431,8 @@ def test_unknown_parameters_of_tunableop_are_another_problem(times):
     row = "GemmTunableOp_Half_TN,tn_512_8_1024_ld_1024_1024_512{},Default,0.5\n"
     plain, odd = times(row.format("") + row.format("_mode_3"))
     assert plain.case.problem != odd.case.problem
+
+
+def test_a_command_of_miopendriver_that_was_cut_is_not_the_one_measured(times):
+    with pytest.raises(UsageError):
+        times(DRIVER.replace("-p 1 -q 1 -F 1 -t 1", "-p 1"), "a.log")

@@ -70,6 +70,9 @@ _KERNEL = b"kernel_name:"
 _SILENT = (b"Git Version:", b"hipBLASLt version:", b"hipBLASLt git version:", b"Rotating buffer")
 _MARKS = ("hipblaslt-Gflops", "rocblas-Gflops", "rocblas-GB/s")
 _HEADER = re.compile(r"\s*(?:\[(\d{1,9})\]:?)?\s*(\w+(?:,[^,\s]+)*,us(?:,\S*)?)\s*\Z")
+# What begins a header, and values of a GEMM.
+_BEGUN = re.compile(r"\s*(?:\[\d{1,9}\]:?\s*(?:\w+,|tr)|transA,transB,)")
+_VALUES = re.compile(r"\s*[NTC],[NTC],\d+,")
 _SOLUTION = re.compile(r"\s*--Solution index:\s*(\d{1,9})(?!\d)")
 _KERNEL_NAME = re.compile(r"\s*--(?:kernel|Solution) name:\s*(\S.*)")
 _DEVICE = re.compile(r"Device ID (\d{1,9}) : (\S.*?)(?: (gfx\w+)\S*)?\s*\Z")
@@ -267,10 +270,13 @@ def _checked(fields: dict[str, str], kind: str) -> dict[str, str]:
     # Command lines written by people rely on the client's defaults. Logs have every option, the
     # method first and leading dimensions before types: one with those may have been cut.
     precision = fields.get("precision") or fields.get("r")
+    first = next((name for name in fields if name in ("transA", "transB", "m", "sizem")), "")
     is_logged = any(name in fields for name in ("api_method", "lda", "ldb", "ldc", "ldd"))
+    typed = any(f"{name}_type" in fields for name in "abcd")  # after the letters
     if not precision and is_logged:
-        typed = any(f"{name}_type" in fields for name in "abcd")  # after the letters
         return {"transA": "N", "transB": "N"} | fields if typed else fields
+    if not precision and not typed and first.startswith("trans"):
+        return fields
     types = {f"{name}_type": precision or "f16_r" for name in "abcd"}
     return {"transA": "N", "transB": "N", "compute_type": "f32_r"} | types | fields
 
@@ -343,6 +349,8 @@ def _printed(file: ResultFile) -> list[_Printed]:
             rank = int(match[1] or 0) if match else 0
             is_winner = is_winner or not match
             continue
+        if _BEGUN.match(text) or (_VALUES.match(text) and header is None and not rows):
+            raise BadLine("a header, or its values, that cannot be read", hint=CUT)
         # The repeated headers of the table may have been removed.
         again = is_open and header is not None and len(_split(text)) == len(header)
         if again or (header is not None and not is_open and text.count(",") >= 5):

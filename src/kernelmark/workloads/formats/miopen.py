@@ -434,6 +434,9 @@ def _measured(command: str, stats: Fields) -> Problem:
         named |= {f"option {name}": value for name, value in _unknown(fields).items()}
         return problem_of(f"miopen_{stats['name'].partition('-')[0]}", named)
     (call,) = Miopen().calls("typed", command.encode(), calls.NO_LOG_OPTIONS)
+    printed = stats.whole("ho"), stats.whole("wo")
+    if printed != (computed := output_size(call.problem)):
+        raise BadLine(f"the output is {printed}, and {computed} of the command above", hint=CUT)
     return exact_problem(call)
 
 

@@ -57,14 +57,21 @@ class CkProfiler(Importer):
         timed: list[tuple[str, str, str]] = []  # position, milliseconds, kernel
         for text in file.lines():
             if match := _PERF.match(text):
+                if match[2].strip().endswith("KBatch"):
+                    raise BadLine("KBatch has no value", hint=CUT)
                 timed.append((file.at, match[1], match[2].strip()))
             elif text.startswith(_BEST):
-                head, colon, _ = text.rpartition(" : ")
+                head, colon, end = text.rpartition(" : ")
                 facts = dict(_FACT.findall(head))
                 if not colon or not all(name in facts for name in _NEEDED):
                     raise BadLine("is of no GEMM that can be read", hint=CUT)
                 if not timed:
                     raise BadLine("stands below no line of a kernel", hint=CUT)
+                best = parse_number(end.partition(" ms")[0], "the best time")
+                every = [parse_number(ms, "the time") for _, ms, _ in timed]
+                # Kernels that did not run have a time of 0, and are never the best.
+                if min((ms for ms in every if ms > 1e-10), default=best) != best:
+                    raise BadLine("has a time that is not the best of the lines above", hint=CUT)
                 batch = facts.pop("KBatch", None)  # of the best kernel
                 problem = problem_of("ck_gemm", facts)
                 seen: Counter[str] = Counter()

@@ -55,7 +55,7 @@ _TIMED = re.compile(rb"AUTOTUNE \w+\([^()\n]*\)\s*\n(?:[^\n]*\n){0,63}?[^\n]* ms
 _CHOICE = re.compile(
     r"\s+(\w\S*) (\d+\.\d+|inf|nan) ms (\d+\.\d%|nan%|<DIVIDED BY ZERO ERROR>) ?(.*)"
 )
-_BROKEN = re.compile(r"\s+\w\S* [0-9][0-9.,]*(?: [mun]?s [0-9.]+%.*)?\Z")
+_BROKEN = re.compile(r"\s+\w\S* [0-9][0-9.,]*(?: [mun]?s(?: [0-9.]+(?:%.*)?)?)?\Z")
 _PREFIX = re.compile(r"\[\w+\]:")  # the prefix of a launcher, such as [rank0]:
 _CUT_BLOCK = re.compile(r"AUTOTUNE \w*(?:\([^()]*)?\Z")
 _END = re.compile(r"AUTOTUNE (?:benchmarking )?takes ")
@@ -215,6 +215,8 @@ def _config(name: str, description: str) -> Config:
     config: dict[str, ConfigValue] = {"choice": _NUMBER.sub("", name)}
     # Inductor also writes a minus sign within a value as a comma.
     pieces = re.sub(r", (?!\w+=)", "-", description.strip())
+    if pieces.endswith("="):
+        raise BadLine(f"{pieces.rpartition(' ')[2]} has no value", hint=CUT)
     for pair in pieces.split(", ") if pieces else []:
         key, equals, value = pair.partition("=")
         if len(pair) > _LONGEST:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -135,11 +136,14 @@ class Refusing(Scripted):
             known=(),
             why="",
         )
-        for event in super().run(cases):
-            if isinstance(event, CaseFinished) and event.result.case not in self._known:
-                refused = dataclasses.replace(event.result, status=Status.UNSUPPORTED, error=error)
-                event = dataclasses.replace(event, result=refused)
-            yield event
+        with contextlib.closing(super().run(cases)) as events:  # type: ignore[type-var]
+            for event in events:
+                if isinstance(event, CaseFinished) and event.result.case not in self._known:
+                    refused = dataclasses.replace(
+                        event.result, status=Status.UNSUPPORTED, error=error
+                    )
+                    event = dataclasses.replace(event, result=refused)
+                yield event
 
 
 def test_a_config_that_every_case_refuses_is_a_mistake_and_leaves_no_run(store):

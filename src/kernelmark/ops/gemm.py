@@ -30,14 +30,7 @@ from kernelmark.ops._checks import (
     rng_for,
     sides,
 )
-from kernelmark.ops.base import (
-    TENSOR_LIMIT,
-    Op,
-    Parameter,
-    Parameters,
-    Reference,
-    TensorHelp,
-)
+from kernelmark.ops.base import TENSOR_LIMIT, Op, Parameter, Parameters, Reference, TensorHelp
 
 _BATCHES = 4  # matrices to check in a batched GEMM
 _HELP = {

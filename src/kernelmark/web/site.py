@@ -118,10 +118,7 @@ def write_site(
 
 
 def _write(
-    source: Source,
-    folder: Path,
-    pages: dict[str, tuple[str, Params]],
-    same: dict[str, str],
+    source: Source, folder: Path, pages: dict[str, tuple[str, Params]], same: dict[str, str]
 ) -> int:
     count = 0
     try:

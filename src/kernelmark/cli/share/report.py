@@ -254,7 +254,9 @@ def site(
         count, plain = write_site(source, output, runs=runs, every_result=every_result)
     if not quiet:
         put(f"{output / 'index.html'}\n")
-        more = f"; {counted(plain, 'result')} and series without one: --every-result" if plain else ""
+        more = (
+            f"; {counted(plain, 'result')} and series without one: --every-result" if plain else ""
+        )
         say(f"{counted(count, 'page')} written{more}")
     return 0
 

@@ -97,7 +97,7 @@ def run(
     limit: keep at most this many problems, a sample over ops, dtypes and sizes.
     canaries: add the canaries, three problems that should never change, to a suite.
     roofs: "stored" reuses roofs of the last week, "fresh" measures them, "none" does without.
-    interleave: "yes" measures the backends of a problem block by block, by turns; "auto" does so on
+    interleave: "yes" measures the backends of a problem by turns; "auto" does so on
         a GPU if the problem may be compute-bound.
     timeout_s: limit for one case.
     progress: write a line to stderr after each case, with the time left; in a notebook, where it

@@ -13,6 +13,7 @@ import dataclasses
 import math
 import secrets
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -246,7 +247,7 @@ class _Judgement:
         self._values = Values(self._seed)
         self._rng = np.random.default_rng(int.from_bytes(self._seed, "little") ^ 1)
         files = (question.kernel, question.reference or "")
-        self._readable = [Path(file).parent for file in files if backends.is_file(file)]
+        self._readable = [_own_folder(Path(f)) for f in files if backends.is_file(f)]
         self._problems = [question.problem, *self._neighbours()]
         self._checks: list[Check] = []
         self._notes: list[str] = []
@@ -356,7 +357,7 @@ class _Judgement:
         times = self._time(side, checker, reference)
         self._check_singles(side, checker, reference, times)
         self._check_neighbours(side)
-        side.check_processes()
+        side.check_leftovers()
         if side.threads() > 1:
             self._notes.append(f"{counted(side.threads(), 'thread')} in the kernel's process")
         return self._accept(times)
@@ -650,6 +651,14 @@ class _Judgement:
             ratio_low=math.exp(ratio.low),
             ratio_high=math.exp(ratio.high) if ratio.high < 700 else math.inf,
         )
+
+
+def _own_folder(file: Path) -> Path:
+    """Return the folder of a kernel file, which may have modules and libraries beside it; only the
+    file itself if that is the folder of everything else, too."""
+    shared = (Path("/"), Path.home(), Path(tempfile.gettempdir()))
+    folder = file.resolve().parent
+    return file if folder in [place.resolve() for place in shared] else folder
 
 
 def _fill(checker: SecretChecker, arena: Arena, index: int) -> None:

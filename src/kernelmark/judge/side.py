@@ -318,8 +318,7 @@ class Side:
         answer = self._request(child.PREPARE, self._limit_s)[0]
         if answer == child.UNSUPPORTED:
             return self.log_tail() or "the kernel does not support it"
-        self._check_folder()
-        self.check_processes()
+        self.check_leftovers()
         return None
 
     def arm(self, order: Sequence[int]) -> None:
@@ -473,8 +472,9 @@ class Side:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGCONT)
 
-    def check_processes(self) -> None:
-        """Lose the side if it has left other processes."""
+    def check_leftovers(self) -> None:
+        """Lose the side if it has left other processes, or filled its folder."""
+        self._check_folder()
         if others := [pid for pid in _in_session(self.pid) if pid != self.pid]:
             for pid in others:
                 with contextlib.suppress(ProcessLookupError):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernelmark import ops
-from kernelmark.core.tensor import TensorSpec
+from kernelmark.core.tensor import GivenValues, TensorSpec
 from kernelmark.judge.values import (
     FAMILIES,
     UNIFORM,
@@ -88,6 +88,22 @@ def test_families_change_no_scales_integers_and_given_values():
     assert families_of(tensors, is_contraction=True) == []
     number = Values(KEY).next_number("zeros")
     assert inputs_of(tensors, KEY, number)["scale"].min() >= 0.5
+
+
+def test_given_values_are_rotated_by_rows_and_may_be_more_than_the_tensor():
+    pool = np.arange(60, dtype=np.float32)
+    given = GivenValues(pool.view(np.uint32), row=6)
+    tensor = TensorSpec(name="table", shape=(4, 6), dtype="f32", given=given)
+    starts = {float(values_of(number, tensor)[0]) for number in range(40)}
+    assert len(starts) > 5
+    assert all(start % 6 == 0 for start in starts)
+    kept = TensorSpec(
+        name="table",
+        shape=(7,),
+        dtype="f32",
+        given=GivenValues(pool.view(np.uint32), rotates=False),
+    )
+    assert np.array_equal(values_of(9, kept), pool[:7])
 
 
 def test_references_read_secret_inputs_like_any_others():

@@ -728,7 +728,7 @@ class _Times:
 
     def notes(self) -> list[str]:
         notes = []
-        if self._is_uneven(is_mine=True):
+        if self._rounds[False] and self._is_uneven(is_mine=True):
             notes.append(
                 "the first launches of a request take longer than the others: the time is that of"
                 " all of them"

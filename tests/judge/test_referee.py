@@ -20,7 +20,7 @@ SOME = {
     "fork_helper": {"raised"},
     "out_of_bounds": {"guards-overwritten"},
     "batch_of_all_sets": {"stray-write"},
-    "ring_early": {"crashed"},
+    "ring_early": {"crashed", "late-write", "not-written"},
     "mutate_inputs": {"raised", "worker-signalled"},
     "segfault": {"worker-signalled"},
     "exit_success": {"worker-exited"},

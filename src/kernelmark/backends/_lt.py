@@ -358,13 +358,14 @@ def prepare(
     device: Device,
     sets: Sequence[ArgumentSet],
     choose: Callable[[LtMatmul], tuple[bytes, KernelInfo]],
+    make: Callable[..., Kernel] = LtKernel,
 ) -> Kernel:
     """Return a kernel that runs the algorithm that `choose` returns for the problem's
-    descriptors, with the workspace in its resources."""
+    descriptors, with the workspace in its resources. `make` is called as `LtKernel` is."""
     matmuls = _matmuls(library, problem, sets)
     try:
         algorithm, info = choose(matmuls[0])
-        return LtKernel(matmuls, algorithm, sets, device, info)
+        return make(matmuls, algorithm, sets, device, info)
     except BaseException:
         _close_all(matmuls)
         raise

@@ -11,6 +11,7 @@ heuristic's choice.
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import functools
 import os
 import shutil
@@ -18,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelmark.backends import _lt, _rules
+from kernelmark.backends import _hipblaslt_ext, _lt, _rules
 from kernelmark.backends.base import Backend, Kernel
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported, UsageError
@@ -226,7 +227,8 @@ def chosen(listed: Sequence[Solution], config: Config) -> Solution:
 
 class HipblasLt(Backend):
     """hipBLASLt. `{}` is the heuristic's first choice; {"solution": NAME} any other. An index may
-    be added; it is refused if it belongs to another solution."""
+    be added; it is refused if it belongs to another solution. `splitk` and `wgm` replace the
+    solution's own split of k and mapping of workgroups."""
 
     name = "hipblaslt"
     summary = f"AMD's hipBLASLt: heuristic choice or any solution; {_rules.ON_AMD}"
@@ -266,17 +268,21 @@ class HipblasLt(Backend):
         fixed = self.settings(info)
         workspace = _lt.workspace_bytes(TABLE, fixed, info)
         listed = solutions(info.index, problem, workspace)
-        return _lt.list_space("solution", (item.name for item in listed), fixed)
+        space = _lt.list_space("solution", (item.name for item in listed), fixed)
+        # No file of a library can hold them: they are searched if the plan lists values.
+        return space and dataclasses.replace(space, opt_in=_hipblaslt_ext.PARAMETERS)
 
     def prepare(
         self, problem: Problem, config: Config, device: Device, sets: Sequence[ArgumentSet]
     ) -> Kernel:
-        _rules.refuse_unknown(self.name, config, ("solution", "solution_index", _lt.WORKSPACE))
+        known = ("solution", "solution_index", _lt.WORKSPACE, *_hipblaslt_ext.PARAMETERS)
+        _rules.refuse_unknown(self.name, config, known)
         lt = library(device.info.index)
         workspace = _lt.workspace_bytes(TABLE, config, device.info)
+        splitk, wgm = _hipblaslt_ext.values_of(config)
 
         def choose(matmul: _lt.LtMatmul) -> tuple[bytes, KernelInfo]:
-            if config.keys() - {_lt.WORKSPACE}:
+            if config.keys() & {"solution", "solution_index"}:
                 listed = solutions(device.info.index, problem, workspace)
                 algorithm = chosen(listed, config).algorithm
             else:
@@ -284,9 +290,14 @@ class HipblasLt(Backend):
             index = index_of(algorithm)
             resources = {"workspace_bytes": workspace, "solution_index": index}
             name = name_of(lt, algorithm) or f"solution {index}"
+            if splitk or wgm:
+                name += f" (splitk={splitk} wgm={wgm})"
             return algorithm, KernelInfo(name=name, resources=resources)
 
-        return _lt.prepare(lt, problem, device, sets, choose)
+        if not (splitk or wgm):
+            return _lt.prepare(lt, problem, device, sets, choose)
+        make = functools.partial(_hipblaslt_ext.Kernel, splitk=splitk, wgm=wgm)
+        return _lt.prepare(lt, problem, device, sets, choose, make)
 
 
 def _wrong_scheme(problem: Problem) -> str | None:

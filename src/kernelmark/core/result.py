@@ -624,7 +624,10 @@ class Space:
 
     `check` is for a space too large to enumerate, whose rules another program knows: it returns the
     reasons of many combinations at once, "" for a legal one. It gets only combinations that
-    `forbids` allows."""
+    `forbids` allows.
+
+    `opt_in` are more parameters, the default value first, that are searched only if a plan lists
+    values of them."""
 
     parameters: Mapping[str, tuple[ConfigValue, ...]]
     default: Config = field(default_factory=FrozenDict)
@@ -632,6 +635,7 @@ class Space:
     seeds: tuple[Config, ...] = ()
     parts: tuple[Mapping[str, tuple[ConfigValue, ...]], ...] = ()
     check: Callable[[Sequence[Config]], Sequence[str]] | None = None
+    opt_in: Mapping[str, tuple[ConfigValue, ...]] = field(default_factory=FrozenDict)
 
     @property
     def products(self) -> list[list[tuple[ConfigValue, ...]]]:

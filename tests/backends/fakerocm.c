@@ -419,7 +419,7 @@ int hipblasLtMatmul(P handle, P desc, const void *alpha, const void *a, P la, co
 
 // std::string of libstdc++, as the C++ functions return it.
 struct string { char *data; size_t size; char local[16]; };
-static int strings;
+static int strings;  // and vectors that the library allocated
 int fake_strings(void) { return strings; }
 void _ZdlPv(void *data) { free(data), strings--; }
 struct string _ZN13hipblaslt_ext23getSolutionNameFromAlgoB5cxx11EPvR22_hipblasLtMatmulAlgo_t(
@@ -435,21 +435,60 @@ struct string _ZN13hipblaslt_ext23getSolutionNameFromAlgoB5cxx11EPvR22_hipblasLt
   return out;
 }
 
-// The C++ interface: two classes, of which callers know the methods but not the size. A GEMM keeps what
-// it was given, and is fastest in two parts of k; the last solution has no parts.
+// The C++ interface: classes of which callers know the methods but not the size. A GEMM keeps what it
+// was given, and is fastest in two parts of k; the last solution has no parts. A grouped GEMM reads its
+// arguments from the workspace.
 enum { BEST_SPLIT = 2 };
 struct tuning { uint16_t *values; };
 void _ZN13hipblaslt_ext10GemmTuningC1Ev(struct tuning *t) { t->values = calloc(2, sizeof *t->values), made++; }
 void _ZN13hipblaslt_ext10GemmTuningD1Ev(struct tuning *t) { free(t->values), made--; }
 void _ZN13hipblaslt_ext10GemmTuning9setSplitKEt(struct tuning *t, uint16_t value) { t->values[0] = value; }
 void _ZN13hipblaslt_ext10GemmTuning6setWgmEs(struct tuning *t, int16_t value) { t->values[1] = (uint16_t)value; }
-struct object { const P *table; P handle; struct gemm *gemm; size_t workspace; };
-static void destroy_object(struct object *o) { free(o->gemm), made--; }
+struct object { const P *table; P handle; struct gemm *gemm; size_t workspace, count; int grouped; };
+static void destroy_object(struct object *o) {
+  if (!o->grouped || !o->workspace) free(o->gemm);
+  made--;
+}
 static const P object_table[] = {(P)destroy_object};
 void _ZN13hipblaslt_ext4GemmC1EPv18hipblasOperation_tS2_11hipDataTypeS3_S3_S3_20hipblasComputeType_t(
     struct object *o, P handle, int ta, int tb, int a, int b, int c, int d, int compute) {
   if (ta != N || tb != N || !format_of(a) || !format_of(b) || !format_of(c) || c != d || !compute) abort();
-  *o = (struct object){.table = object_table, .handle = handle}, made++;
+  *o = (struct object){.table = object_table, .handle = handle, .count = 1}, made++;
+}
+void _ZN13hipblaslt_ext11GroupedGemmC1EPv18hipblasOperation_tS2_11hipDataTypeS3_S3_S3_20hipblasComputeType_t(
+    struct object *o, P handle, int ta, int tb, int a, int b, int c, int d, int compute) {
+  _ZN13hipblaslt_ext4GemmC1EPv18hipblasOperation_tS2_11hipDataTypeS3_S3_S3_20hipblasComputeType_t(
+      o, handle, ta, tb, a, b, c, d, compute);
+  o->grouped = 1;
+}
+struct vector { P *start, *end, *room; };
+int _ZN13hipblaslt_ext11GroupedGemm10setProblemERSt6vectorIP27hipblasLtMatmulDescOpaque_tSaIS3_EERS1_IPvSaIS7_EESA_RS1_IP29hipblasLtMatrixLayoutOpaque_tSaISC_EESA_SF_SA_SA_SF_SA_SF_(
+    struct object *o, struct vector *desc, struct vector *alpha, struct vector *a, struct vector *la, struct vector *b,
+    struct vector *lb, struct vector *beta, struct vector *c, struct vector *lc, struct vector *d, struct vector *ld) {
+  ENTER;
+  const struct vector *all[] = {desc, alpha, a, la, b, lb, beta, c, lc, d, ld};
+  o->count = desc->end - desc->start, o->gemm = calloc(o->count, sizeof *o->gemm);
+  for (int i = 0; i < 11; i++)
+    if (all[i]->end - all[i]->start != (long)o->count || all[i]->room < all[i]->end) return INVALID_VALUE;
+  for (size_t i = 0; i < o->count; i++)
+    o->gemm[i] = matmul_of(desc->start[i], alpha->start[i], a->start[i], la->start[i], b->start[i], lb->start[i],
+                           beta->start[i], c->start[i], d->start[i], ld->start[i]);
+  return OK;
+}
+void _ZN13hipblaslt_ext14GemmPreferenceC1Ev(size_t **p) { *p = calloc(1, sizeof **p), made++; }
+void _ZN13hipblaslt_ext14GemmPreferenceD1Ev(size_t **p) { free(*p), made--; }
+void _ZN13hipblaslt_ext14GemmPreference20setMaxWorkspaceBytesEm(size_t **p, size_t bytes) { **p = bytes; }
+int _ZN13hipblaslt_ext12GemmInstance16algoGetHeuristicEiRKNS_14GemmPreferenceERSt6vectorI33_hipblasLtMatmulHeuristicResult_tSaIS5_EE(
+    struct object *o, int most, size_t *const *preference, struct vector *results) {
+  ENTER;
+  if (!o->grouped || !o->count || results->start) return INVALID_VALUE;
+  struct result *found = calloc(SOLUTIONS, sizeof *found), *end = found;
+  for (int i = 0; i < SOLUTIONS && end - found < most; i++) {
+    const int index = index_of(i);
+    if (workspace_needed[i] <= **preference) memcpy(end++->algo.data, &index, 4);
+  }
+  results->start = (P *)found, results->end = results->room = (P *)end, strings++;
+  return OK;
 }
 int _ZN13hipblaslt_ext4Gemm10setProblemEP27hipblasLtMatmulDescOpaque_tPKvS4_P29hipblasLtMatrixLayoutOpaque_tS4_S6_S4_S4_S6_PvS6_(
     struct object *o, struct desc *desc, const void *alpha, const void *a, P la, const void *b, P lb,
@@ -464,6 +503,10 @@ int _ZN13hipblaslt_ext12GemmInstance15isAlgoSupportedER22_hipblasLtMatmulAlgo_tR
     struct object *o, struct algo *algo, struct tuning *t, size_t *workspace) {
   int index;
   memcpy(&index, algo->data, 4);
+  if (o->grouped) {
+    *workspace = o->count * sizeof *o->gemm;
+    return t->values[0] || t->values[1] ? INVALID_VALUE : OK;
+  }
   *workspace = t->values[0] > 1 ? t->values[0] * o->gemm->m * o->gemm->n * 4 : 0;
   return solution_of(index) == SOLUTIONS - 1 && t->values[0] > 1 ? INVALID_VALUE : OK;
 }
@@ -473,7 +516,17 @@ int _ZN13hipblaslt_ext12GemmInstance10initializeERK22_hipblasLtMatmulAlgo_tRNS_1
   ENTER;
   int index;
   memcpy(&index, algo->data, 4);
-  if (solution_of(index) < 0 || !workspace || !o->workspace || user_arguments != 1 || stream) return INVALID_VALUE;
+  if (solution_of(index) < 0 || !workspace || !o->workspace || user_arguments == o->grouped) return INVALID_VALUE;
+  for (size_t i = 0; o->grouped && i < o->count; i++) {
+    o->gemm[i].ns = (u64)ns_of[solution_of(index)] / o->count;
+    o->gemm[i].wrong = solution_of(index) == WRONG && i + 1 == o->count;
+  }
+  if (o->grouped) {
+    memcpy(workspace, o->gemm, o->count * sizeof *o->gemm), free(o->gemm);
+    o->gemm = workspace;
+    return OK;
+  }
+  if (stream) return INVALID_VALUE;
   const int parts = t->values[0] ? t->values[0] : 1;
   o->gemm->ns = (u64)ns_of[solution_of(index)] * (4 + abs(parts - BEST_SPLIT)) / 5 - 100 * (t->values[1] == 8);
   o->gemm->wrong = solution_of(index) == WRONG;
@@ -481,7 +534,10 @@ int _ZN13hipblaslt_ext12GemmInstance10initializeERK22_hipblasLtMatmulAlgo_tRNS_1
 }
 int _ZN13hipblaslt_ext12GemmInstance3runEP12ihipStream_tP11ihipEvent_tS4_(struct object *o, P stream, P start, P stop) {
   ENTER;
-  return o->handle != &made || start || stop ? INVALID_VALUE : submit(stream, o->gemm);
+  if (o->handle != &made || start || stop) return INVALID_VALUE;
+  for (size_t i = 0; i < o->count; i++)
+    if (submit(stream, &o->gemm[i])) return INVALID_VALUE;
+  return OK;
 }
 
 // -- rocBLAS

@@ -271,7 +271,7 @@ def test_values_that_a_solution_does_not_take_are_refused(rocm, gpu, monkeypatch
     for config in ({"solution": last, "splitk": 2}, {"splitk": 60000}):
         with pytest.raises(Unsupported), bench(BACKEND, problem, gpu, config=config):
             pass
-    monkeypatch.setattr(_hipblaslt_ext, "TUNINGS", ("NoTuning",))
+    monkeypatch.setattr(_hipblaslt_ext, "VERSIONS", ("V9",))
     with pytest.raises(Unsupported), bench(BACKEND, problem, gpu, config={"wgm": 8}):
         pass
     assert rocm.fake_made() == 0
@@ -286,6 +286,40 @@ def test_both_are_searched_only_if_a_plan_lists_them(gpu):
     assert listed.default == {**space.default, "splitk": 0}
     with pytest.raises(UsageError):
         narrowed(space, {"splitk": (5,)})
+
+
+GROUPED = "grouped_gemm m=40 n=8 k=16 e=6 "
+
+
+@pytest.mark.parametrize("rest", ["e=6 dtype=f32", "e=6 dtype=bf16 split=even", "e=64 dtype=f16"])
+@pytest.mark.parametrize("config", [{}, {"solution": THIRD}])
+def test_groups_are_multiplied_by_their_own_matrices(rocm, gpu, rest, config):
+    """Of 64 groups some have no rows. Each set has arguments of its own in its workspace."""
+    problem = ops.parse(f"grouped_gemm m=40 n=8 k=16 {rest}")
+    with bench(BACKEND, problem, gpu, config=config) as made:
+        assert len(made.sets) > 1
+        BackendContract().check(made)
+        assert made.kernel.info.name == config.get("solution", FIRST)
+        before = gpu.free_bytes()
+        made.kernel.close()
+        assert gpu.free_bytes() > before, "a workspace was not freed"
+    assert (rocm.fake_made(), rocm.fake_strings()) == (0, 0)
+
+
+def test_a_wrong_grouped_solution_is_noticed(gpu):
+    problem = ops.parse(f"{GROUPED}dtype=f32")
+    names = BACKEND.space(problem, gpu.info).parameters["solution"]
+    assert len(names) == 6
+    config = {"solution": names[4]}
+    with bench(BACKEND, problem, gpu, config=config) as made, pytest.raises(AssertionError):
+        BackendContract().check(made)
+
+
+def test_a_split_of_k_is_not_for_groups(gpu):
+    problem = ops.parse(f"{GROUPED}dtype=f32")
+    assert not BACKEND.space(problem, gpu.info).opt_in
+    with pytest.raises(Unsupported):
+        BACKEND.prepare(problem, {"splitk": 2}, gpu, [])
 
 
 def test_failures_name_the_call(rocm, gpu):

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from kernelmark import devices, ops
-from kernelmark.backends import _hipblaslt_ext, hipblaslt, rocblas
+from kernelmark.backends import _hipblaslt_ext, _lt, hipblaslt, rocblas
 from kernelmark.core.errors import CaseError, UsageError
 from kernelmark.gpu import driver as drivers
 from kernelmark.gpu import library as hip_table
@@ -146,7 +146,7 @@ def test_hipblaslt_s_methods(tmp_path):
 #include <hipblaslt/hipblaslt-ext.hpp>
 using namespace hipblaslt_ext;
 template <class T> constexpr bool fits = sizeof(T) <= ROOM && alignof(T) <= alignof(void *);
-static_assert(fits<Gemm> && fits<GemmTuning>);
+static_assert(fits<Gemm> && fits<GroupedGemm> && fits<GemmTuning> && fits<GemmPreference>);
 int calls(hipblasLtMatmulAlgo_t algo, size_t bytes, void *p, hipblasLtMatmulDesc_t desc,
           hipblasLtMatrixLayout_t layout, hipStream_t stream) {
   Gemm gemm(p, HIPBLAS_OP_N, HIPBLAS_OP_N, HIP_R_32F, HIP_R_32F, HIP_R_32F, HIP_R_32F,
@@ -157,6 +157,18 @@ int calls(hipblasLtMatmulAlgo_t algo, size_t bytes, void *p, hipblasLtMatmulDesc
   status = gemm.isAlgoSupported(algo, tuning, bytes);
   gemm.setMaxWorkspaceBytes(bytes);
   status = gemm.initialize(algo, tuning, p, true, nullptr);
+  GemmPreference preference;
+  preference.setMaxWorkspaceBytes(bytes);
+  std::vector<hipblasLtMatmulHeuristicResult_t> results;
+  std::vector<hipblasLtMatmulDesc_t> descs;
+  std::vector<hipblasLtMatrixLayout_t> layouts;
+  std::vector<void *> data;
+  static_assert(sizeof data == 3 * sizeof(void *));
+  GroupedGemm grouped(p, HIPBLAS_OP_N, HIPBLAS_OP_N, HIP_R_32F, HIP_R_32F, HIP_R_32F, HIP_R_32F,
+                      HIPBLAS_COMPUTE_32F);
+  status = grouped.setProblem(descs, data, data, layouts, data, layouts, data, data, layouts, data,
+                              layouts);
+  status = grouped.algoGetHeuristic(1, preference, results);
   return gemm.run(stream, nullptr, nullptr) + status;
 }"""
     room = ctypes.sizeof(_hipblaslt_ext._buffer())
@@ -166,7 +178,7 @@ int calls(hipblasLtMatmulAlgo_t algo, size_t bytes, void *p, hipblasLtMatmulDesc
     subprocess.run([*command, "-o", built], check=True)
     listed = subprocess.run(["nm", "-u", built], check=True, capture_output=True, text=True)
     undefined = {line.split()[-1] for line in listed.stdout.splitlines()}
-    assert set(_hipblaslt_ext.symbols("GemmTuning").values()) <= undefined
+    assert set(_hipblaslt_ext.symbols("").values()) <= undefined
 
 
 def test_rocblas_s_numbers():
@@ -297,8 +309,9 @@ def test_the_real_library_s_objects_fit_and_hold_what_they_are_given():
     methods["Tuning"](tuning)
     methods["setSplitK"](tuning, ctypes.c_uint16(12))
     own = next(
-        x for x in _hipblaslt_ext.TUNINGS if hasattr(shared, _hipblaslt_ext.symbols(x)["Tuning"])
+        x for x in _hipblaslt_ext.VERSIONS if hasattr(shared, _hipblaslt_ext.symbols(x)["Tuning"])
     )
+    own = f"GemmTuning{own}"
     assert shared[f"_ZNK13hipblaslt_ext{len(own)}{own}9getSplitKEv"](tuning) == 12
     methods["~Tuning"](tuning)
     handle, desc, layout = (
@@ -318,6 +331,14 @@ def test_the_real_library_s_objects_fit_and_hold_what_they_are_given():
     assert shared["_ZN13hipblaslt_ext12GemmInstance12getGemmCountEv"](gemm) == 1
     assert not any(gemm[len(gemm) // 2 :]), "the object is larger than its header says"
     _hipblaslt_ext.destroy(gemm)
+    lt = object.__new__(_lt.LtLibrary)  # hipblasLtCreate would end this process
+    lt.table, lt.shared, lt.handle = hipblaslt.TABLE, shared, ctypes.c_void_p()
+    lt.handle.value = ctypes.addressof(handle)
+    groups = _hipblaslt_ext.Groups(lt, ops.parse("grouped_gemm m=40 n=8 k=16 e=6 dtype=bf16"))
+    gemm = groups.describe(1 << 20, 1 << 21, 1 << 22)
+    assert shared["_ZN13hipblaslt_ext12GemmInstance12getGemmCountEv"](gemm) == 6
+    assert not any(gemm[len(gemm) // 2 :])
+    groups.close()
 
 
 @pytest.mark.slow
@@ -326,7 +347,7 @@ def test_the_real_libraries_export_what_is_called_by_name():
     has_runtime, has_lt = exports(hip_table.HIP.libraries), exports(hipblaslt.LIBRARIES)
     assert not [name for name in hip_table.HIP.symbols.values() if not has_runtime(name)]
     assert has_lt(hipblaslt.SOLUTION_NAME)
-    known = map(_hipblaslt_ext.symbols, _hipblaslt_ext.TUNINGS)
+    known = map(_hipblaslt_ext.symbols, _hipblaslt_ext.VERSIONS)
     assert any(all(map(has_lt, methods.values())) for methods in known)
 
 

@@ -259,7 +259,7 @@ def test_limits_of_tiles_on_amd_are_those_of_its_registers_and_lds():
         ("gfx942", "gemm m=16 n=4096 k=4096 dtype=bf16 tb=t"),
         ("gfx942", "gemm m=4096 n=4096 k=4096 dtype=bf16 tb=t"),
         ("gfx950", "gemm m=512 n=512 k=512 dtype=i8 ta=t"),
-        ("gfx1100", "batched_gemm batch=8 m=65 n=96 k=300 dtype=f32"),
+        ("gfx950", "batched_gemm batch=8 m=65 n=96 k=300 dtype=f32"),
     ],
 )
 def test_the_parts_of_a_space_hold_the_legal_configs_and_no_others(arch, key):

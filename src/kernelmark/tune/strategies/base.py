@@ -56,15 +56,16 @@ class Points:
         with a `check`, one around the default and the seeds."""
         names = list(space.parameters)
         values = [tuple(v) for v in space.parameters.values()]
-        if not names or not space.size:
+        size = space.size
+        if not names or not size:
             return cls(names, values, np.zeros((0, len(names)), np.int16))
         random = np.random.default_rng(seed)
         if space.check is not None:
             points = cls(names, values, _walk(space, values, min(limit, CHECKED), random))
             points._space = space
             return points
-        kept = _legal(space, values, _always_kept(space, values))
-        if space.size <= TRIES * limit:
+        kept: Codes = _legal(space, values, _always_kept(space, values)).astype(np.int32)
+        if size <= TRIES * limit:
             legal = _legal_of_products(space, values, _every(space, values))
             if len(legal) <= limit:
                 return cls(names, values, legal)
@@ -173,16 +174,15 @@ def _legal_of_products(
 
 def _every(space: Space, values: Sequence[Sequence[ConfigValue]]) -> Codes:
     """Return the codes of all combinations of the space's products, one product after another."""
-    rows = np.empty((len(values), space.size), np.int32).T  # written by columns
-    start = 0
-    for codes in _product_codes(space, values):
+    products = _product_codes(space, values)
+    ends = np.cumsum([math.prod(map(len, codes)) for codes in products]).tolist()
+    columns = np.empty((len(values), ends[-1]), np.int32)
+    for codes, start, end in zip(products, [0, *ends], ends, strict=False):
         dims = tuple(map(len, codes))
-        block = rows[start : start + math.prod(dims)]
-        indices = np.unravel_index(np.arange(len(block)), dims)
-        for column, (own, at) in enumerate(zip(codes, indices, strict=True)):
-            block[:, column] = own[at]
-        start += len(block)
-    return rows
+        for at, own in enumerate(codes):
+            column = columns[at, start:end].reshape(dims)
+            column[...] = own.reshape([-1 if i == at else 1 for i in range(len(dims))])
+    return columns.T
 
 
 def _draw(
@@ -195,7 +195,7 @@ def _draw(
     counts = random.multinomial(count, sizes / sizes.sum()).tolist() if products else []
     return np.concatenate(
         [
-            np.stack([c[random.integers(0, len(c), some)] for c in codes], axis=1)
+            np.stack([c[random.integers(0, len(c), some)] for c in codes], axis=1, dtype=np.int32)
             for codes, some in zip(products, counts, strict=True)
         ]
     )
@@ -205,7 +205,7 @@ def _product_codes(space: Space, values: Sequence[Sequence[ConfigValue]]) -> lis
     """Return, for each product of the space, the codes of its values by parameter."""
     return [
         [
-            np.array([at for at, value in enumerate(values_of) if value in listed], np.int64)
+            np.array([at for at, value in enumerate(values_of) if value in listed], np.int32)
             # A set is fast to search: a list of solutions is one parameter of thousands of values.
             for values_of, listed in zip(values, map(set, product), strict=True)
         ]

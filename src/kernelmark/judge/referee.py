@@ -384,6 +384,8 @@ class _Judgement:
         self._device.synchronize()
         reads: list[EarlyRead] = []
         watched = [*order[-1:], *checker.draw(order, 2)] if check else []
+        if self._device.enqueues:
+            watched = watched[:1]  # a GPU has one place for the positions of a reader
         readers = [checker.early_reader(arena, index) for index in watched]
         seconds = side.go(lambda: reads.extend(read() for read in readers))
         if late:

@@ -137,8 +137,8 @@ class InductorTimes(Importer):
     facts = FormatFacts(
         versions="PyTorch 2.13, and older blocks without strides and dtypes",
         exactness="every choice in the log, to 0.1 µs; by default inductor logs the ten fastest; "
-        "a problem that no op computes is named by its sizes; interleaved blocks of several "
-        "processes are rejected unless each line names its process",
+        "a problem that no op computes is named by its sizes, strides and dtypes; interleaved "
+        "blocks of several processes are rejected unless each line names its process",
         checked="blocks that PyTorch's own log_results wrote: the same times and configs",
     )
     method = "inductor max-autotune"
@@ -230,8 +230,12 @@ def _problem(joined: str, block: re.Match[str]) -> Problem:
         call = _call_of(joined, LogOptions())
         if not call.lost:
             return call.problem
-    # Not a known op, more than one op, or without dtypes: identified by the sizes.
-    return problem_of(f"inductor_{block[1]}", {"sizes": block[2].replace(", ", "_") or "none"})
+    # Not a known op, more than one op, or without dtypes: identified by what the block has.
+    match = _JOINED_BLOCK.match(joined)
+    texts = (block[2], *(match.group(3, 4) if match else ()))
+    named = zip(("sizes", "strides", "dtypes"), texts, strict=False)
+    values = {name: text.replace(", ", "_") for name, text in named if text}
+    return problem_of(f"inductor_{block[1]}", {"sizes": "none"} | values)
 
 
 def _choices_in_file(file: ResultFile) -> Iterator[ResultRow]:

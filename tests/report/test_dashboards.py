@@ -82,6 +82,8 @@ def test_results_of_one_name_keep_apart(results, written):
     assert len(written("bencher", [results[0], results[2], results[0]])) == 2
     other = dataclasses.replace(results[0], device="hip:1")
     assert len(written("bencher", [results[0], other])) == 2
+    other = dataclasses.replace(results[0], arch="gfx950")
+    assert len(written("bencher", [results[0], other])) == 2
 
 
 @pytest.mark.parametrize(("name", "keys"), [("conbench", "tags"), ("pytorch-hud", "benchmark")])

@@ -47,7 +47,7 @@ def timed(results: Sequence[Result], run: Run) -> list[tuple[str, Result, Measur
             _name(r)
             if names[_name(r)] == 1
             else f"{_name(r)} · {r.device} · "
-            f"{f'case {r.case.id}' if run.imported else r.case.timing.identity}",
+            f"{f'{r.arch} case {r.case.id}'.strip() if run.imported else r.case.timing.identity}",
             r,
             r.measurement,
         )

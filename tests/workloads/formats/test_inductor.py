@@ -175,6 +175,11 @@ def test_every_choice_of_a_file(tmp_path):
     assert found[1].measurement.median_s == pytest.approx(5e-5)
 
 
+def test_entries_of_one_size_in_a_file_are_not_pooled(tmp_path):
+    found = read(tmp_path, json.dumps([*FILE, *FILE]), "mm.json")
+    assert [one.case.config.get("instance") for one in found] == [None] * 3 + [2] * 3
+
+
 @pytest.mark.parametrize(
     "broken",
     [

@@ -20,6 +20,7 @@ import contextlib
 import dataclasses
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from kernelmark.core.errors import UsageError
@@ -240,6 +241,7 @@ def _problem(joined: str, block: re.Match[str]) -> Problem:
 
 def _choices_in_file(file: ResultFile) -> Iterator[ResultRow]:
     document = Fields({"the file": file.python_document()})
+    seen: Counter[Problem] = Counter()
     for index, entry in enumerate(document.objects("the file"), 1):
         file.at = f"entry {index}"
         kind = entry.text(_KIND, "mm")
@@ -251,9 +253,13 @@ def _choices_in_file(file: ResultFile) -> Iterator[ResultRow]:
                 raise unexpected("the key", "(M, K, N)", key)
             m, k, n = map(int, shape.groups())
             problem = problem_of(f"inductor_{kind}", {"m": m, "n": n, "k": k})
+            # Another entry of these sizes may have other dtypes or strides.
+            seen[problem] += 1
+            more = {"instance": seen[problem]} if seen[problem] > 1 else {}
             for choice in entry.list(key):
                 if choice is not None:
-                    yield _choice(problem, Fields.of(choice, key))
+                    row = _choice(problem, Fields.of(choice, key))
+                    yield dataclasses.replace(row, config=FrozenDict({**row.config, **more}))
 
 
 def _choice(problem: Problem, choice: Fields) -> ResultRow:

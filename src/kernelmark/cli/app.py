@@ -20,7 +20,7 @@ from typer.main import get_command
 
 from kernelmark.cli.compare import ab, ci, commands, compare
 from kernelmark.cli.hardware import doctor, micro
-from kernelmark.cli.measure import iree, run
+from kernelmark.cli.measure import iree, judge, run
 from kernelmark.cli.options import expand_options
 from kernelmark.cli.output import complain, say, silenced
 from kernelmark.cli.share import mcp, report
@@ -225,6 +225,7 @@ _JOBS: dict[str, dict[str, Callable[..., Any] | typer.Typer]] = {
     "Compare": {
         "ab": ab.ab,
         "aa": commands.aa,
+        "judge": judge.judge,
         "gate": ci.gate,
         "bisect": ci.bisect,
         "history": compare.history,

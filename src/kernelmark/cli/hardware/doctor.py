@@ -21,7 +21,6 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.metric import Roof
 from kernelmark.core.units import bytes_text, counted, duration_text, rate_text
-from kernelmark.gpu import pack, rocm
 from kernelmark.host.cache import cache_root, chosen_cache_root
 from kernelmark.host.permissions import Unsafe, find_unsafe
 from kernelmark.report.tables import Column, Table
@@ -208,6 +207,8 @@ _ONLY_YOURS = "no other user can write to it"
 
 def examine(url: str | None) -> list[Table]:
     """Return the tables of `kmark doctor`, in the order they are printed."""
+    from kernelmark.gpu import rocm
+
     store, roofs = _store(url)
     parts: list[tuple[str, ...]] = [(name, path or "not there") for name, path in rocm.parts()]
     return [
@@ -231,6 +232,7 @@ def examine(url: str | None) -> list[Table]:
 def document(url: str | None) -> dict[str, Any]:
     """Return the same as JSON values: stable keys, base units, null for unknown."""
     from kernelmark.core import codec
+    from kernelmark.gpu import rocm
     from kernelmark.runners.capture import container
 
     store, roofs = _store(url)
@@ -301,6 +303,8 @@ def _cache_sizes(root: Path) -> list[tuple[str, list[int]]]:
 
 
 def _bundles() -> list[dict[str, Any]]:
+    from kernelmark.gpu import pack
+
     bundles: list[dict[str, Any]] = []
     for folder in pack.folders():
         try:
@@ -491,6 +495,8 @@ def _folders(url: str | None) -> list[tuple[str, ...]]:
 
 def _bundle_rows() -> list[tuple[str, ...]]:
     """Return rows on precompiled bundles, by folder of KERNELMARK_PACK."""
+    from kernelmark.gpu import pack
+
     rows: list[tuple[str, ...]] = []
     for folder in pack.folders():
         try:

@@ -127,6 +127,7 @@ _NO_CONFIG = frozenset(
 _NO_ARGUMENT = re.compile(
     r"freq|MCLK|efficiency|gran\b|granularity|tiles_per|num_cu|bytes|norm|-us$"
 )
+_POINTERS = re.compile(r"(?<!_strided)_batched")
 # Columns of the client's own verification (-v), and what they have if it failed.
 _VERIFIED = ("norm_error", "norm_error_1", "atol", "rtol")
 _FAILED = ("failed", "nan", "-nan", "inf", "-inf")
@@ -446,6 +447,8 @@ def row_config(cells: Fields, problem: Problem) -> dict[str, int | str]:
     names = [n for n in cells if n not in _NO_CONFIG and not _NO_ARGUMENT.search(n)]
     names += ["bias_type"] if has_bias else []
     names += ["c_type"] if cells.text("c_type") != cells.text("d_type") else []
+    # gemm_batched_ex reads its matrices through an array of pointers.
+    names += ["function"] if _POINTERS.search(cells.text("function")) else []
     return config_of(
         (name, cells[name]) for name in names if cells.text(name) and legal_name(name) not in parts
     )

@@ -68,6 +68,9 @@ def test_every_line_of_the_plot_is_a_backend(read):
     ("columns", "unit_s"),
     [
         ("Triton (us)", 1e-6),
+        ("Triton (\u00b5s)", 1e-6),
+        ("Triton (\u03bcs)", 1e-6),
+        ("Triton (min ms)", 1e-3),
         ("Triton (Latency (us))", 1e-6),
         ("Time_(ms) (Time (ms))", 1e-3),
         ("Time_(ms) (ms / GB/s),Bandwidth_(GB/s) (ms / GB/s)", 1e-3),
@@ -81,6 +84,7 @@ def test_units_are_in_the_label_or_in_the_name_of_the_line(read, columns, unit_s
 
 
 RATES = ["TFLOPS", "GB/s", "Throughput (TFLOPS)", "speedup", "MB", "/s", "1 / s", "tokens per s"]
+RATES += ["speedup over torch's", "ms^-1", "log ms", "10 us", "m s", "100 * ms"]
 
 
 @pytest.mark.parametrize("column", [*(f"Triton ({label})" for label in RATES), "s (throughput)"])

@@ -291,6 +291,15 @@ def test_both_are_searched_only_if_a_plan_lists_them(gpu):
 GROUPED = "grouped_gemm m=40 n=8 k=16 e=6 "
 
 
+def test_a_library_without_these_methods_offers_neither(gpu, monkeypatch):
+    grouped = ops.parse(GROUPED + "dtype=f32")
+    assert BACKEND.supports(grouped, gpu.info) is None
+    assert BACKEND.space(ops.parse(PLAIN), gpu.info).opt_in
+    monkeypatch.setattr(_hipblaslt_ext, "VERSIONS", ("V9",))
+    assert BACKEND.supports(grouped, gpu.info)
+    assert not BACKEND.space(ops.parse(PLAIN), gpu.info).opt_in
+
+
 @pytest.mark.parametrize("rest", ["e=6 dtype=f32", "e=6 dtype=bf16 split=even", "e=64 dtype=f16"])
 @pytest.mark.parametrize("config", [{}, {"solution": THIRD}])
 def test_groups_are_multiplied_by_their_own_matrices(rocm, gpu, rest, config):

@@ -319,16 +319,26 @@ def _check(table: _lt.LtTable, call: str, status: int) -> None:
     _lt.check_status(name, status, (table.not_supported,), table.alloc_failed)
 
 
+def missing(shared: Any) -> str | None:
+    """Return None if the library exports the methods, or a sentence on what it lacks."""
+    first = None
+    for version in VERSIONS:
+        lacking = [symbol for symbol in symbols(version).values() if not hasattr(shared, symbol)]
+        if not lacking:
+            return None
+        first = first or lacking[0]
+    return (
+        "this build of hipBLASLt has no splitk, wgm and grouped GEMM for other programs: it lacks"
+        f" {first}"
+    )
+
+
 def _methods(shared: Any) -> dict[str, Any]:
     """Return the methods of the library by name; raise Unsupported if it exports not all."""
-    known = [symbols(version) for version in VERSIONS]
-    for names in known:
-        if all(hasattr(shared, symbol) for symbol in names.values()):
-            return {name: shared[symbol] for name, symbol in names.items()}
-    raise Unsupported(
-        "this build of hipBLASLt has no splitk, wgm and grouped GEMM for other programs: it lacks "
-        + next(symbol for symbol in known[0].values() if not hasattr(shared, symbol))
-    )
+    if reason := missing(shared):
+        raise Unsupported(reason)
+    names = next(n for n in map(symbols, VERSIONS) if all(hasattr(shared, s) for s in n.values()))
+    return {name: shared[symbol] for name, symbol in names.items()}
 
 
 def destroy(gemm: Any) -> None:

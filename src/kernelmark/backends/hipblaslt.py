@@ -260,7 +260,9 @@ class HipblasLt(Backend):
         if problem.op == "batched_gemm_quant":
             return reason or _wrong_scheme(problem)
         if problem.op == "grouped_gemm":
-            return reason
+            shared_object = _shared_object()
+            lacks = None if shared_object is None else _hipblaslt_ext.missing(shared_object)
+            return reason or lacks
         reason = reason or _rules.wrong_scales(self.name, problem, info)
         return reason or _lt.supports(problem, TABLE, self.name, (*_lt.OPS, "grouped_gemm"))
 
@@ -275,6 +277,8 @@ class HipblasLt(Backend):
         space = _lt.list_space("solution", (item.name for item in listed), fixed)
         # No file of a library can hold them: they are searched if the plan lists values.
         if space is None or problem.op == "grouped_gemm":
+            return space
+        if _hipblaslt_ext.missing(library(info.index).shared):
             return space
         return dataclasses.replace(space, opt_in=_hipblaslt_ext.PARAMETERS)
 

@@ -388,6 +388,18 @@ static int is_epilogue(u64 number) {
 static u64 last_set[128];  // the attributes of the last description that was run
 u64 fake_attribute(int attribute) { return last_set[attribute]; }
 
+static struct gemm matmul_of(struct desc *told, const void *alpha, const void *a, P la, const void *b, P lb,
+                             const void *beta, const void *c, void *d, P ld) {
+  struct gemm g = described(told, la, lb, ld);
+  g.a = (u64)a, g.b = (u64)b, g.c = (u64)c, g.d = (u64)d;
+  g.alpha = scalar(alpha, told->scale), g.beta = scalar(beta, told->scale);
+  memcpy(last_set, told->set, sizeof last_set);
+  g.epilogue = told->set[2], g.bias = told->set[3], g.bias_type = told->set[4];
+  g.scale_a = told->set[5], g.scale_b = told->set[6], g.scale_d = told->set[8];
+  g.blocks = told->set[31] == 2, g.rows = told->set[31] == 3;
+  return g;
+}
+
 int hipblasLtMatmul(P handle, P desc, const void *alpha, const void *a, P la, const void *b, P lb,
                     const void *beta, const void *c, P lc, void *d, P ld, const struct algo *algo,
                     void *workspace, size_t bytes, P stream) {
@@ -397,15 +409,9 @@ int hipblasLtMatmul(P handle, P desc, const void *alpha, const void *a, P la, co
   memcpy(&index, algo->data, 4);
   const int solution = solution_of(index);
   if (handle != &made || solution < 0 || !workspace || bytes < algo->max_workspace) return INVALID_VALUE;
-  struct gemm g = described(told, la, lb, ld);
   (void)lc;
-  g.a = (u64)a, g.b = (u64)b, g.c = (u64)c, g.d = (u64)d;
-  g.alpha = scalar(alpha, told->scale), g.beta = scalar(beta, told->scale);
   if (!is_epilogue(told->set[2]) || told->set[31] != told->set[32]) return INVALID_VALUE;
-  memcpy(last_set, told->set, sizeof last_set);
-  g.epilogue = told->set[2], g.bias = told->set[3], g.bias_type = told->set[4];
-  g.scale_a = told->set[5], g.scale_b = told->set[6], g.scale_d = told->set[8];
-  g.blocks = told->set[31] == 2, g.rows = told->set[31] == 3;
+  struct gemm g = matmul_of(told, alpha, a, la, b, lb, beta, c, d, ld);
   g.ns = submit_first ? generated_ns : (u64)ns_of[solution], g.wrong = !submit_first && solution == WRONG;
   log_call(&g, solution);
   return submit(stream, &g);
@@ -413,7 +419,7 @@ int hipblasLtMatmul(P handle, P desc, const void *alpha, const void *a, P la, co
 
 // std::string of libstdc++, as the C++ functions return it.
 struct string { char *data; size_t size; char local[16]; };
-static int strings;
+static int strings;  // and vectors that the library allocated
 int fake_strings(void) { return strings; }
 void _ZdlPv(void *data) { free(data), strings--; }
 struct string _ZN13hipblaslt_ext23getSolutionNameFromAlgoB5cxx11EPvR22_hipblasLtMatmulAlgo_t(
@@ -427,6 +433,111 @@ struct string _ZN13hipblaslt_ext23getSolutionNameFromAlgoB5cxx11EPvR22_hipblasLt
     out.size = strlen(out.data);
   }
   return out;
+}
+
+// The C++ interface: classes of which callers know the methods but not the size. A GEMM keeps what it
+// was given, and is fastest in two parts of k; the last solution has no parts. A grouped GEMM reads its
+// arguments from the workspace.
+enum { BEST_SPLIT = 2 };
+struct tuning { uint16_t *values; };
+void _ZN13hipblaslt_ext10GemmTuningC1Ev(struct tuning *t) { t->values = calloc(2, sizeof *t->values), made++; }
+void _ZN13hipblaslt_ext10GemmTuningD1Ev(struct tuning *t) { free(t->values), made--; }
+void _ZN13hipblaslt_ext10GemmTuning9setSplitKEt(struct tuning *t, uint16_t value) { t->values[0] = value; }
+void _ZN13hipblaslt_ext10GemmTuning6setWgmEs(struct tuning *t, int16_t value) { t->values[1] = (uint16_t)value; }
+struct object { const P *table; P handle; struct gemm *gemm; size_t workspace, count; int grouped; };
+static void destroy_object(struct object *o) {
+  if (!o->grouped || !o->workspace) free(o->gemm);
+  made--;
+}
+static const P object_table[] = {(P)destroy_object};
+void _ZN13hipblaslt_ext4GemmC1EPv18hipblasOperation_tS2_11hipDataTypeS3_S3_S3_20hipblasComputeType_t(
+    struct object *o, P handle, int ta, int tb, int a, int b, int c, int d, int compute) {
+  if (ta != N || tb != N || !format_of(a) || !format_of(b) || !format_of(c) || c != d || !compute) abort();
+  *o = (struct object){.table = object_table, .handle = handle, .count = 1}, made++;
+}
+void _ZN13hipblaslt_ext11GroupedGemmC1EPv18hipblasOperation_tS2_11hipDataTypeS3_S3_S3_20hipblasComputeType_t(
+    struct object *o, P handle, int ta, int tb, int a, int b, int c, int d, int compute) {
+  _ZN13hipblaslt_ext4GemmC1EPv18hipblasOperation_tS2_11hipDataTypeS3_S3_S3_20hipblasComputeType_t(
+      o, handle, ta, tb, a, b, c, d, compute);
+  o->grouped = 1;
+}
+struct vector { P *start, *end, *room; };
+int _ZN13hipblaslt_ext11GroupedGemm10setProblemERSt6vectorIP27hipblasLtMatmulDescOpaque_tSaIS3_EERS1_IPvSaIS7_EESA_RS1_IP29hipblasLtMatrixLayoutOpaque_tSaISC_EESA_SF_SA_SA_SF_SA_SF_(
+    struct object *o, struct vector *desc, struct vector *alpha, struct vector *a, struct vector *la, struct vector *b,
+    struct vector *lb, struct vector *beta, struct vector *c, struct vector *lc, struct vector *d, struct vector *ld) {
+  ENTER;
+  const struct vector *all[] = {desc, alpha, a, la, b, lb, beta, c, lc, d, ld};
+  o->count = desc->end - desc->start, o->gemm = calloc(o->count, sizeof *o->gemm);
+  for (int i = 0; i < 11; i++)
+    if (all[i]->end - all[i]->start != (long)o->count || all[i]->room < all[i]->end) return INVALID_VALUE;
+  for (size_t i = 0; i < o->count; i++)
+    o->gemm[i] = matmul_of(desc->start[i], alpha->start[i], a->start[i], la->start[i], b->start[i], lb->start[i],
+                           beta->start[i], c->start[i], d->start[i], ld->start[i]);
+  return OK;
+}
+void _ZN13hipblaslt_ext14GemmPreferenceC1Ev(size_t **p) { *p = calloc(1, sizeof **p), made++; }
+void _ZN13hipblaslt_ext14GemmPreferenceD1Ev(size_t **p) { free(*p), made--; }
+void _ZN13hipblaslt_ext14GemmPreference20setMaxWorkspaceBytesEm(size_t **p, size_t bytes) { **p = bytes; }
+int _ZN13hipblaslt_ext12GemmInstance16algoGetHeuristicEiRKNS_14GemmPreferenceERSt6vectorI33_hipblasLtMatmulHeuristicResult_tSaIS5_EE(
+    struct object *o, int most, size_t *const *preference, struct vector *results) {
+  ENTER;
+  if (!o->grouped || !o->count || results->start) return INVALID_VALUE;
+  struct result *found = calloc(SOLUTIONS, sizeof *found), *end = found;
+  for (int i = 0; i < SOLUTIONS && end - found < most; i++) {
+    const int index = index_of(i);
+    if (workspace_needed[i] <= **preference) memcpy(end++->algo.data, &index, 4);
+  }
+  results->start = (P *)found, results->end = results->room = (P *)end, strings++;
+  return OK;
+}
+int _ZN13hipblaslt_ext4Gemm10setProblemEP27hipblasLtMatmulDescOpaque_tPKvS4_P29hipblasLtMatrixLayoutOpaque_tS4_S6_S4_S4_S6_PvS6_(
+    struct object *o, struct desc *desc, const void *alpha, const void *a, P la, const void *b, P lb,
+    const void *beta, const void *c, P lc, void *d, P ld) {
+  ENTER;
+  (void)lc;
+  struct gemm g = matmul_of(desc, alpha, a, la, b, lb, beta, c, d, ld);
+  o->gemm = malloc(sizeof g), *o->gemm = g;
+  return OK;
+}
+int _ZN13hipblaslt_ext12GemmInstance15isAlgoSupportedER22_hipblasLtMatmulAlgo_tRNS_10GemmTuningERm(
+    struct object *o, struct algo *algo, struct tuning *t, size_t *workspace) {
+  int index;
+  memcpy(&index, algo->data, 4);
+  if (o->grouped) {
+    *workspace = o->count * sizeof *o->gemm;
+    return t->values[0] || t->values[1] ? INVALID_VALUE : OK;
+  }
+  *workspace = t->values[0] > 1 ? t->values[0] * o->gemm->m * o->gemm->n * 4 : 0;
+  return solution_of(index) == SOLUTIONS - 1 && t->values[0] > 1 ? INVALID_VALUE : OK;
+}
+void _ZN13hipblaslt_ext12GemmInstance20setMaxWorkspaceBytesEm(struct object *o, size_t bytes) { o->workspace = bytes; }
+int _ZN13hipblaslt_ext12GemmInstance10initializeERK22_hipblasLtMatmulAlgo_tRNS_10GemmTuningEPvbP12ihipStream_t(
+    struct object *o, const struct algo *algo, struct tuning *t, P workspace, int user_arguments, P stream) {
+  ENTER;
+  int index;
+  memcpy(&index, algo->data, 4);
+  if (solution_of(index) < 0 || !workspace || !o->workspace || user_arguments == o->grouped) return INVALID_VALUE;
+  for (size_t i = 0; o->grouped && i < o->count; i++) {
+    o->gemm[i].ns = (u64)ns_of[solution_of(index)] / o->count;
+    o->gemm[i].wrong = solution_of(index) == WRONG && i + 1 == o->count;
+  }
+  if (o->grouped) {
+    memcpy(workspace, o->gemm, o->count * sizeof *o->gemm), free(o->gemm);
+    o->gemm = workspace;
+    return OK;
+  }
+  if (stream) return INVALID_VALUE;
+  const int parts = t->values[0] ? t->values[0] : 1;
+  o->gemm->ns = (u64)ns_of[solution_of(index)] * (4 + abs(parts - BEST_SPLIT)) / 5 - 100 * (t->values[1] == 8);
+  o->gemm->wrong = solution_of(index) == WRONG;
+  return OK;
+}
+int _ZN13hipblaslt_ext12GemmInstance3runEP12ihipStream_tP11ihipEvent_tS4_(struct object *o, P stream, P start, P stop) {
+  ENTER;
+  if (o->handle != &made || start || stop) return INVALID_VALUE;
+  for (size_t i = 0; i < o->count; i++)
+    if (submit(stream, &o->gemm[i])) return INVALID_VALUE;
+  return OK;
 }
 
 // -- rocBLAS

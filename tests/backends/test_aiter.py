@@ -72,6 +72,8 @@ PROBLEMS = (
     f"{QUANT} k=64 scheme=afp4wfp4",
     "attention batch=2 heads_q=4 heads_kv=2 seq_q=5 seq_kv=9 dim=8 dtype=bf16 causal=yes",
     "attention heads=2 seq=9 dim_qk=8 dim_v=4 dtype=f16 layout=bshd scale=0.25",
+    "attention batch=3 heads_q=4 heads_kv=1 seq_q=1 seq_kv=40 dim_qk=24 dim_v=16 dtype=bf16",
+    "attention heads_q=2 heads_kv=1 seq_q=1 seq_kv=9 dim_qk=12 dim_v=8 dtype=f16 layout=bshd",
     "moe m=3 n=32 k=32 e=4 top_k=2 dtype=bf16 w_order=tiled",
 )
 

@@ -5,11 +5,12 @@ import ctypes
 import pytest
 
 from kernelmark import ops
-from kernelmark.backends import hipblaslt
+from kernelmark.backends import _hipblaslt_ext, hipblaslt
 from kernelmark.core.errors import CaseError, Unsupported, UsageError
 from kernelmark.devices.fake import FakeDevice
 from kernelmark.gpu.architectures import absent
 from kernelmark.testing.backends import BackendContract, bench
+from kernelmark.tune.plans import narrowed
 from kernelmark_dev.raising import raises
 
 BACKEND = hipblaslt.backend
@@ -245,6 +246,89 @@ def test_short_names_are_held_in_the_string_itself(rocm):
     shared = {hipblaslt.SOLUTION_NAME: Function()}
     lt = type("Lt", (), {"shared": shared, "handle": None})()
     assert hipblaslt.name_of(lt, bytes(24)) == "short"
+
+
+@pytest.mark.parametrize("rest", ["dtype=f16 alpha=0.5 beta=2.0 bias=yes ta=t", "dtype=f32 tb=t"])
+@pytest.mark.parametrize("config", [{"splitk": 2}, {"wgm": 8}, {"splitk": 4, "solution": THIRD}])
+def test_a_gemm_with_a_split_of_k_at_run_time(rocm, gpu, config, rest):
+    with bench(BACKEND, ops.parse(f"gemm m=5 n=7 k=3 {rest}"), gpu, config=config) as made:
+        BackendContract().check(made)
+        assert made.kernel.info.name.startswith(config.get("solution", FIRST))
+        assert "splitk" in made.kernel.info.name
+    assert rocm.fake_made() == 0, "an object was not destroyed"
+
+
+@pytest.mark.parametrize("value", [-1, 2**16, True, "four"])
+def test_a_split_of_k_that_is_no_number_is_refused(gpu, value):
+    with pytest.raises(Unsupported):
+        BACKEND.prepare(ops.parse(PLAIN), {"splitk": value}, gpu, [])
+
+
+def test_values_that_a_solution_does_not_take_are_refused(rocm, gpu, monkeypatch):
+    """The last solution has no split of k; 60,000 parts need more workspace than there is."""
+    problem, before = ops.parse("gemm m=50 n=70 k=3 dtype=f32"), gpu.free_bytes()
+    last = BACKEND.space(problem, gpu.info).parameters["solution"][-1]
+    for config in ({"solution": last, "splitk": 2}, {"splitk": 60000}):
+        with pytest.raises(Unsupported), bench(BACKEND, problem, gpu, config=config):
+            pass
+    monkeypatch.setattr(_hipblaslt_ext, "VERSIONS", ("V9",))
+    with pytest.raises(Unsupported), bench(BACKEND, problem, gpu, config={"wgm": 8}):
+        pass
+    assert rocm.fake_made() == 0
+    assert before - gpu.free_bytes() < 76 << 20, "a workspace was not freed"
+
+
+def test_both_are_searched_only_if_a_plan_lists_them(gpu):
+    space = BACKEND.space(ops.parse(PLAIN), gpu.info)
+    assert "splitk" not in space.parameters
+    listed = narrowed(space, {"splitk": (0, 2, 4)})
+    assert listed.size == 3 * space.size
+    assert listed.default == {**space.default, "splitk": 0}
+    with pytest.raises(UsageError):
+        narrowed(space, {"splitk": (5,)})
+
+
+GROUPED = "grouped_gemm m=40 n=8 k=16 e=6 "
+
+
+def test_a_library_without_these_methods_offers_neither(gpu, monkeypatch):
+    grouped = ops.parse(GROUPED + "dtype=f32")
+    assert BACKEND.supports(grouped, gpu.info) is None
+    assert BACKEND.space(ops.parse(PLAIN), gpu.info).opt_in
+    monkeypatch.setattr(_hipblaslt_ext, "VERSIONS", ("V9",))
+    assert BACKEND.supports(grouped, gpu.info)
+    assert not BACKEND.space(ops.parse(PLAIN), gpu.info).opt_in
+
+
+@pytest.mark.parametrize("rest", ["e=6 dtype=f32", "e=6 dtype=bf16 split=even", "e=64 dtype=f16"])
+@pytest.mark.parametrize("config", [{}, {"solution": THIRD}])
+def test_groups_are_multiplied_by_their_own_matrices(rocm, gpu, rest, config):
+    """Of 64 groups some have no rows. Each set has arguments of its own in its workspace."""
+    problem = ops.parse(f"grouped_gemm m=40 n=8 k=16 {rest}")
+    with bench(BACKEND, problem, gpu, config=config) as made:
+        assert len(made.sets) > 1
+        BackendContract().check(made)
+        assert made.kernel.info.name == config.get("solution", FIRST)
+        before = gpu.free_bytes()
+        made.kernel.close()
+        assert gpu.free_bytes() > before, "a workspace was not freed"
+    assert (rocm.fake_made(), rocm.fake_strings()) == (0, 0)
+
+
+def test_a_wrong_grouped_solution_is_noticed(gpu):
+    problem = ops.parse(f"{GROUPED}dtype=f32")
+    names = BACKEND.space(problem, gpu.info).parameters["solution"]
+    assert len(names) == 6
+    config = {"solution": names[4]}
+    with bench(BACKEND, problem, gpu, config=config) as made, pytest.raises(AssertionError):
+        BackendContract().check(made)
+
+
+def test_a_split_of_k_is_not_for_groups(gpu):
+    problem = ops.parse(f"{GROUPED}dtype=f32")
+    assert not BACKEND.space(problem, gpu.info).opt_in
+    with pytest.raises(Unsupported):
+        BACKEND.prepare(problem, {"splitk": 2}, gpu, [])
 
 
 def test_failures_name_the_call(rocm, gpu):

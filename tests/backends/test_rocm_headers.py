@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from kernelmark import devices, ops
-from kernelmark.backends import hipblaslt, rocblas
+from kernelmark.backends import _hipblaslt_ext, _lt, hipblaslt, rocblas
 from kernelmark.core.errors import CaseError, UsageError
 from kernelmark.gpu import driver as drivers
 from kernelmark.gpu import library as hip_table
@@ -137,6 +137,50 @@ def test_hipblaslt_s_numbers():
     assert compiled(equal(pairs)) == ""
 
 
+def test_hipblaslt_s_methods(tmp_path):
+    """The compiler's own mangled symbols, and sizes, of the C++ methods that are called."""
+    folder, compiler = includes(), shutil.which("c++") or shutil.which("g++")
+    if compiler is None or shutil.which("nm") is None:
+        pytest.skip("needs a C++ compiler and nm")
+    code = """#define __HIP_PLATFORM_AMD__ 1
+#include <hipblaslt/hipblaslt-ext.hpp>
+using namespace hipblaslt_ext;
+template <class T> constexpr bool fits = sizeof(T) <= ROOM && alignof(T) <= alignof(void *);
+static_assert(fits<Gemm> && fits<GroupedGemm> && fits<GemmTuning> && fits<GemmPreference>);
+int calls(hipblasLtMatmulAlgo_t algo, size_t bytes, void *p, hipblasLtMatmulDesc_t desc,
+          hipblasLtMatrixLayout_t layout, hipStream_t stream) {
+  Gemm gemm(p, HIPBLAS_OP_N, HIPBLAS_OP_N, HIP_R_32F, HIP_R_32F, HIP_R_32F, HIP_R_32F,
+            HIPBLAS_COMPUTE_32F);
+  GemmTuning tuning;
+  tuning.setSplitK(2), tuning.setWgm(8);
+  hipblasStatus_t status = gemm.setProblem(desc, p, p, layout, p, layout, p, p, layout, p, layout);
+  status = gemm.isAlgoSupported(algo, tuning, bytes);
+  gemm.setMaxWorkspaceBytes(bytes);
+  status = gemm.initialize(algo, tuning, p, true, nullptr);
+  GemmPreference preference;
+  preference.setMaxWorkspaceBytes(bytes);
+  std::vector<hipblasLtMatmulHeuristicResult_t> results;
+  std::vector<hipblasLtMatmulDesc_t> descs;
+  std::vector<hipblasLtMatrixLayout_t> layouts;
+  std::vector<void *> data;
+  static_assert(sizeof data == 3 * sizeof(void *));
+  GroupedGemm grouped(p, HIPBLAS_OP_N, HIPBLAS_OP_N, HIP_R_32F, HIP_R_32F, HIP_R_32F, HIP_R_32F,
+                      HIPBLAS_COMPUTE_32F);
+  status = grouped.setProblem(descs, data, data, layouts, data, layouts, data, data, layouts, data,
+                              layouts);
+  status = grouped.algoGetHeuristic(1, preference, results);
+  return gemm.run(stream, nullptr, nullptr) + status;
+}"""
+    room = ctypes.sizeof(_hipblaslt_ext._buffer())
+    source, built = tmp_path / "ext.cpp", tmp_path / "ext.o"
+    source.write_text(code)
+    command = [compiler, "-std=c++17", "-w", f"-DROOM={room}", f"-I{folder}", "-c", source]
+    subprocess.run([*command, "-o", built], check=True)
+    listed = subprocess.run(["nm", "-u", built], check=True, capture_output=True, text=True)
+    undefined = {line.split()[-1] for line in listed.stdout.splitlines()}
+    assert set(_hipblaslt_ext.symbols("").values()) <= undefined
+
+
 def test_rocblas_s_numbers():
     pairs = {f"rocblas_datatype_{name}_r": number for name, number in rocblas.TYPES.items()}
     names = ("rocblas_operation_none", "rocblas_operation_transpose")
@@ -256,11 +300,55 @@ def test_a_real_library_without_a_device_is_an_answer_in_our_words(module):
 
 
 @pytest.mark.slow
+def test_the_real_library_s_objects_fit_and_hold_what_they_are_given():
+    """No GPU: a description of a GEMM only keeps its numbers and addresses."""
+    if (shared := hipblaslt._shared_object()) is None:
+        pytest.skip("needs ROCm's libraries: install ROCm, or set ROCM_PATH to where it is")
+    methods = _hipblaslt_ext._methods(shared)
+    tuning = _hipblaslt_ext._buffer()
+    methods["Tuning"](tuning)
+    methods["setSplitK"](tuning, ctypes.c_uint16(12))
+    own = next(
+        x for x in _hipblaslt_ext.VERSIONS if hasattr(shared, _hipblaslt_ext.symbols(x)["Tuning"])
+    )
+    own = f"GemmTuning{own}"
+    assert shared[f"_ZNK13hipblaslt_ext{len(own)}{own}9getSplitKEv"](tuning) == 12
+    methods["~Tuning"](tuning)
+    handle, desc, layout = (
+        ctypes.create_string_buffer(1 << 16),
+        ctypes.c_void_p(),
+        ctypes.c_void_p(),
+    )
+    assert shared.hipblasLtMatmulDescCreate(ctypes.byref(desc), 2, 0) == 0
+    sizes = ctypes.c_uint64(64), ctypes.c_uint64(64), ctypes.c_int64(64)
+    assert shared.hipblasLtMatrixLayoutCreate(ctypes.byref(layout), 0, *sizes) == 0
+    numbers = map(ctypes.c_int, (*hipblaslt.TABLE.transpose[:1] * 2, 0, 0, 0, 0, 2))
+    gemm, one, data = _hipblaslt_ext._buffer(), ctypes.c_float(1), ctypes.c_void_p(1 << 20)
+    methods["Gemm"](gemm, ctypes.c_void_p(ctypes.addressof(handle)), *numbers)
+    matrix = data, layout
+    described = desc, ctypes.byref(one), *matrix, *matrix, ctypes.byref(one), *matrix, *matrix
+    assert methods["setProblem"](gemm, *described) == 0
+    assert shared["_ZN13hipblaslt_ext12GemmInstance12getGemmCountEv"](gemm) == 1
+    assert not any(gemm[len(gemm) // 2 :]), "the object is larger than its header says"
+    _hipblaslt_ext.destroy(gemm)
+    lt = object.__new__(_lt.LtLibrary)  # hipblasLtCreate would end this process
+    lt.table, lt.shared, lt.handle = hipblaslt.TABLE, shared, ctypes.c_void_p()
+    lt.handle.value = ctypes.addressof(handle)
+    groups = _hipblaslt_ext.Groups(lt, ops.parse("grouped_gemm m=40 n=8 k=16 e=6 dtype=bf16"))
+    gemm = groups.describe(1 << 20, 1 << 21, 1 << 22)
+    assert shared["_ZN13hipblaslt_ext12GemmInstance12getGemmCountEv"](gemm) == 6
+    assert not any(gemm[len(gemm) // 2 :])
+    groups.close()
+
+
+@pytest.mark.slow
 def test_the_real_libraries_export_what_is_called_by_name():
     """The C++ function has a mangled name, which no header check can see."""
     has_runtime, has_lt = exports(hip_table.HIP.libraries), exports(hipblaslt.LIBRARIES)
     assert not [name for name in hip_table.HIP.symbols.values() if not has_runtime(name)]
     assert has_lt(hipblaslt.SOLUTION_NAME)
+    known = map(_hipblaslt_ext.symbols, _hipblaslt_ext.VERSIONS)
+    assert any(all(map(has_lt, methods.values())) for methods in known)
 
 
 def exports(names):

@@ -117,6 +117,21 @@ def test_every_op_loads_more_than_two_bytes_at_a_time(key, arch):
     assert loop.counts["ds_read_u8"] == 0
 
 
+@pytest.mark.slow
+def test_causal_attention_does_not_spill_on_gfx90a():
+    """It has no instruction that rounds to bf16, which takes registers."""
+    key = "attention batch=2 heads=8 seq=512 dim=128 dtype=bf16 causal=yes"
+    plan = _plan(ops.parse(key), {}, absent("gfx90a"))
+    resources = plan.calls[plan.main].build("gfx90a").resources
+    assert (resources["spilled_registers"], resources["stack_bytes"]) == (0, 0)
+
+
+@pytest.mark.slow
+def test_a_loop_of_two_steps_is_not_compared_with_an_unrolled_one():
+    _, wrong = judged("batched_gemm batch=3 m=65 n=96 k=80 dtype=f8e4m3", "gfx950")
+    assert not wrong
+
+
 ASSEMBLY = """
 kernel:
 	s_load_dwordx2 s[0:1], s[4:5], 0x0

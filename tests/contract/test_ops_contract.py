@@ -257,6 +257,25 @@ class TestMoe(OpContract):
         return one * d["m"] * d["top_k"]
 
 
+class TestGroupedGemm(OpContract):
+    op = ops.registry.get("grouped_gemm")
+    refused = (
+        {"m": 4, "n": 4, "k": 4, "e": 4},
+        {"m": 4, "n": 4, "k": 4, "e": 2**20, "dtype": "f16"},
+        {"m": 4, "n": 4, "k": 4, "e": 4, "dtype": "i8"},
+        {"m": 4, "n": 4, "k": 4, "e": 4, "dtype": "bf16", "acc": "bf16"},
+        {"m": 4, "n": 4, "k": 4, "e": 4, "dtype": "bf16", "split": "uneven"},
+    )
+
+    def dense(self, problem, arrays):
+        out, start = np.zeros((problem.dims["m"], problem.dims["n"])), 0
+        for group, end in enumerate(arrays["ends"].astype(int)):
+            out[start:end] = arrays["x"][start:end] @ arrays["w"][group].T
+            start = end
+        assert start == problem.dims["m"]
+        return out
+
+
 class TestCopy(OpContract):
     op = ops.registry.get("copy")
     examples = (

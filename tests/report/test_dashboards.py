@@ -7,6 +7,7 @@ import pytest
 
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import UsageError
+from kernelmark.core.timing import Cache
 from kernelmark.report import dashboards
 from kernelmark.report.results import result_records, result_rows
 from kernelmark.workloads import importers
@@ -81,6 +82,16 @@ def test_results_of_one_name_keep_apart(results, written):
     assert len(written("bencher", [results[0], results[2], results[0]])) == 2
     other = dataclasses.replace(results[0], device="hip:1")
     assert len(written("bencher", [results[0], other])) == 2
+    other = dataclasses.replace(results[0], arch="gfx950")
+    assert len(written("bencher", [results[0], other])) == 2
+
+
+@pytest.mark.parametrize(("name", "keys"), [("conbench", "tags"), ("pytorch-hud", "benchmark")])
+def test_imported_results_with_another_timing_keep_apart(results, written, name, keys):
+    hot = dataclasses.replace(results[0].case.timing, cache=Cache.HOT)
+    other = dataclasses.replace(results[0], case=dataclasses.replace(results[0].case, timing=hot))
+    first, second = (record[keys] for record in written(name, [results[0], other]))
+    assert first != second
 
 
 @pytest.mark.parametrize("name", ["conbench", "github-action-benchmark", "pytorch-hud"])

@@ -34,6 +34,11 @@ PLAN = TunePlan(
     strategy="random",
     space=FrozenDict({"tile_m": (16, 32, 64, 128, 256), "warps": (1, 2, 4, 8)}),
 )
+SPACE = Space(
+    parameters=PLAN.space,
+    default=FrozenDict({"tile_m": 32}),
+    opt_in=FrozenDict({"splitk": (0, 2, 4)}),
+)
 
 words = st.text(max_size=12)
 names = st.text(min_size=1, max_size=12)
@@ -78,7 +83,7 @@ def typed(plan):
 @given(plans)
 def test_what_is_written_reads_back(tmp_path_factory, plan):
     path = tmp_path_factory.mktemp("plans") / "SSS_NN_0.toml"
-    path.write_text(plan_text(plan, default={"a": "b"}), encoding="utf-8")
+    path.write_text(plan_text(plan, space=SPACE), encoding="utf-8")
     again = read_plan(path)
     assert again == plan
     assert typed(again) == typed(plan)
@@ -87,7 +92,7 @@ def test_what_is_written_reads_back(tmp_path_factory, plan):
 @pytest.fixture
 def place(tmp_path):
     path = tmp_path / "SSS_NN_0.toml"
-    path.write_text(plan_text(PLAN, default={"tile_m": 32}))
+    path.write_text(plan_text(PLAN, space=SPACE))
     return path
 
 
@@ -99,6 +104,15 @@ def test_the_file_explains_itself(place):
     assert max(map(len, text.splitlines())) <= 100
     for key in ("evaluations", "min_ratio", "seed", "strategy", "share"):
         assert re.search(rf"^{key} = ", text, flags=re.MULTILINE)
+
+
+def test_a_parameter_is_searched_once_its_line_is_added(place):
+    text = place.read_text()
+    assert "splitk" not in read_plan(place).space
+    place.write_text(text.replace("# splitk = [0, 2, 4]", "splitk = [2, 4]"))
+    listed = narrowed(SPACE, read_plan(place).space)
+    assert listed.parameters["splitk"] == (2, 4)
+    assert listed.default == {"tile_m": 32, "splitk": 0}
 
 
 def test_a_long_list_is_broken_over_lines(tmp_path):

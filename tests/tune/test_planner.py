@@ -145,7 +145,7 @@ def test_plans_for_gpus_that_are_not_here(arch, tmp_path):
     assert ("waves_per_eu" in draft.plan.space) == arch.startswith("gfx")
     assert ("kpack" in draft.plan.space) == (arch == "gfx942")
     path = tmp_path / f"{draft.plan.name}.toml"
-    path.write_text(plan_text(draft.plan, default=draft.default))
+    path.write_text(plan_text(draft.plan, space=draft.space))
     assert read_plan(path) == draft.plan
     assert max(map(len, path.read_text().splitlines())) <= 100
 

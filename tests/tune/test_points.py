@@ -163,5 +163,5 @@ def test_a_sample_of_many_products_checks_no_more_than_of_one():
     )
     points = Points.of(space, limit=1000)
     assert len(points) == 1000
-    assert len(asked) < 5000
+    assert len(asked) < 500, "combinations of a part are legal"
     assert {points.config(i)["part"] for i in range(1000)} > {*range(50)}

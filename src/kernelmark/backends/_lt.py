@@ -31,7 +31,7 @@ _SCALES = {"a_scale": "b_scale", "b_scale": "a_scale"}  # our name to the librar
 _VECTORS = {"bias": "bias", "d_scale": "d_scale", **_SCALES}
 # hipBLASLt's heuristic returns no solution if the address of a bias or scale is null; it does not
 # read from the address.
-_ANY_ADDRESS = 1 << 12
+ANY_ADDRESS = 1 << 12
 OPS = ("gemm", "batched_gemm", "gemm_epilogue")
 # hipBLASLt has the numbers of cuBLASLt, and more.
 TYPES: Mapping[str, int] = FrozenDict(
@@ -220,7 +220,7 @@ class LtMatmul:
                 self._set_desc(f"{theirs}_mode", ctypes.c_int32(mode))
         for ours, theirs in _VECTORS.items():
             if ours in vectors:
-                self._set_desc(theirs, _P(_ANY_ADDRESS))
+                self._set_desc(theirs, _P(ANY_ADDRESS))
 
     def bind(self, arguments: ArgumentSet) -> None:
         """Set the addresses of the vectors of an argument set."""
@@ -358,13 +358,14 @@ def prepare(
     device: Device,
     sets: Sequence[ArgumentSet],
     choose: Callable[[LtMatmul], tuple[bytes, KernelInfo]],
+    make: Callable[..., Kernel] = LtKernel,
 ) -> Kernel:
     """Return a kernel that runs the algorithm that `choose` returns for the problem's
-    descriptors, with the workspace in its resources."""
+    descriptors, with the workspace in its resources. `make` is called as `LtKernel` is."""
     matmuls = _matmuls(library, problem, sets)
     try:
         algorithm, info = choose(matmuls[0])
-        return LtKernel(matmuls, algorithm, sets, device, info)
+        return make(matmuls, algorithm, sets, device, info)
     except BaseException:
         _close_all(matmuls)
         raise
@@ -390,10 +391,10 @@ def _close_all(matmuls: Sequence[LtMatmul]) -> None:
         matmul.close()
 
 
-def supports(problem: Problem, table: LtTable, name: str) -> str | None:
+def supports(problem: Problem, table: LtTable, name: str, known: Sequence[str] = OPS) -> str | None:
     """Return what the library's types and epilogues cannot express, or None; the library reports
     other limits itself."""
-    if reason := unknown_op(name, OPS, problem):
+    if reason := unknown_op(name, known, problem):
         return reason
     for operand in ("a", "b", "c"):
         if problem.dtypes[operand] not in table.types:

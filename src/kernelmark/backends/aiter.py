@@ -76,6 +76,8 @@ FUNCTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "auto": ("aiter", "flash_attn_func"),
         "triton": (f"{_TRITON}.attention.mha", "flash_attn_func"),
     },
+    # A decode step of latent attention, as bench_mla_decode.py calls it without rope.
+    "mla": {"mla": (f"{_TRITON}.attention.mla_decode_rope", "decode_attention_fwd_grouped_rope")},
     "moe": {"auto": ("aiter.fused_moe", "fused_moe"), "ck": ("aiter.fused_moe", "_fused_moe_impl")},
 }
 # CK's functions that take a split of k, and those that also take a kernel's index, by the function
@@ -112,6 +114,7 @@ _MOE_TILES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 _MOE_KERNELS = ("kernel1", "kernel2")
 _MOE_NAME = re.compile(r"moe_ck2stages_gemm[12]_\d+x(\d+)x\d+x\d+_\w+\Z")
+_KV_SPLITS = 32  # parts of the keys, as in bench_mla_decode.py
 _SPLITS: tuple[ConfigValue, ...] = (_TUNED, *range(5))  # log2 of the parts, up to 16 parts
 _FP4_ARCHS = ("gfx950", "gfx1250")
 _OPS = ("gemm", "batched_gemm", "batched_gemm_quant", "gemm_epilogue", "attention", "moe")
@@ -127,6 +130,8 @@ def functions_of(problem: Problem) -> Mapping[str, tuple[str, str]]:
     """Return the kernels that aiter has for a problem, its default first."""
     scaled = str(problem.options["scale"]) if problem.op == "gemm_epilogue" else problem.op
     functions = dict(FUNCTIONS[str(problem.options.get("scheme", scaled))])
+    if _is_mla(problem):
+        functions = {**FUNCTIONS["mla"], **functions}
     if _is_one_a8w8(problem):
         functions["ck"] = ("aiter", "gemm_a8w8_CK")
     # asm and ck are compiled for bf16 only.
@@ -134,6 +139,17 @@ def functions_of(problem: Problem) -> Mapping[str, tuple[str, str]]:
         for name in ("asm", "ck"):
             functions.pop(name, None)
     return functions
+
+
+def _is_mla(problem: Problem) -> bool:
+    """Return whether a problem is a decode step of latent attention after the absorption of its
+    projections: one query, and one key head for all, longer than the value."""
+    d = problem.dims
+    return (
+        problem.op == "attention"
+        and (d["seq_q"], d["heads_kv"]) == (1, 1)
+        and d["dim_qk"] > d["dim_v"]
+    )
 
 
 def _is_one_a8w8(problem: Problem) -> bool:
@@ -274,7 +290,8 @@ def call_of(problem: Problem, config: Config, tensors: Mapping[str, Any]) -> tup
         reason = Reason(f"aiter has no {module}.{name}" + (f": {error}" if str(error) else ""))
         raise Unsupported(reason) from None
     if problem.op == "attention":
-        return _attention(function, problem, tensors)
+        made = _mla if kernel == "mla" else _attention
+        return made(function, problem, tensors)
     if problem.op == "moe":
         return _moe_call(function, problem, config, tensors), tensors["out"]
     bias = tensors.get("bias")
@@ -398,6 +415,26 @@ def _attention(
     q, k, v, o = (tensors[x].transpose(1, 2) if swapped else tensors[x] for x in "qkvo")
     causal = bool(problem.options["causal"])
     return partial(function, q, k, v, softmax_scale=scale(problem), causal=causal), o
+
+
+def _mla(
+    function: Callable[..., Any], problem: Problem, tensors: Mapping[str, Any]
+) -> tuple[Any, Any]:
+    import torch
+
+    d, q = problem.dims, tensors["q"]
+    # With one query and one key head, both layouts are the same memory.
+    k, v = (tensors[x].view(d["batch"] * d["seq_kv"], 1, -1) for x in "kv")
+    q, o = (tensors[x].view(d["batch"], d["heads_q"], -1) for x in "qo")
+    on = {"device": q.device}
+    ends = torch.arange(d["batch"] + 1, dtype=torch.int32, **on) * d["seq_kv"]
+    rows = torch.arange(d["batch"] * d["seq_kv"], **on)
+    parts = (d["batch"], d["heads_q"], _KV_SPLITS, d["dim_v"] + 1)  # and the logarithm of its sum
+    partial_sums = torch.empty(parts, dtype=q.dtype, **on)
+    rope: tuple[None, ...] = (None, None)  # cos and sin, and positions
+    sizes = d["dim_v"], d["dim_qk"] - d["dim_v"]
+    arguments = (q, k, v, o, ends, rows, None, *sizes, *rope, partial_sums, _KV_SPLITS)
+    return partial(function, *arguments, scale(problem)), None
 
 
 class Aiter(Backend):

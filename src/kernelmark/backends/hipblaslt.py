@@ -11,6 +11,7 @@ heuristic's choice.
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import functools
 import os
 import shutil
@@ -18,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelmark.backends import _lt, _rules
+from kernelmark.backends import _hipblaslt_ext, _lt, _rules
 from kernelmark.backends.base import Backend, Kernel
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported, UsageError
@@ -36,7 +37,6 @@ LIBRARIES = ("libhipblaslt.so.1", "libhipblaslt.so.0", "libhipblaslt.so")
 EVERY_SOLUTION = 65536
 SOLUTION_NAME = "_ZN13hipblaslt_ext23getSolutionNameFromAlgoB5cxx11EPvR22_hipblasLtMatmulAlgo_t"
 FOLDER_VARIABLE = "HIPBLASLT_TENSILE_LIBPATH"
-_DELETE = "_ZdlPv"  # operator delete(void*)
 _REVISION_BYTES = 128
 
 # From hipDataType, hipblasComputeType_t, hipblasOperation_t and hipblaslt.h;
@@ -75,6 +75,7 @@ _EXAMPLES = (
     "gemm *",
     "batched_gemm *",
     "gemm_epilogue *",
+    "grouped_gemm *",
     "!*acc=f16*",
     "!*i8 *bias=yes*",
     "!*scale=block*",
@@ -167,7 +168,7 @@ def name_of(lt: _lt.LtLibrary, algorithm: bytes) -> str:
     if name.size < ctypes.sizeof(name) - _String.local.offset:
         return bytes(name.local)[: name.size].decode()
     text = ctypes.string_at(name.data, name.size).decode()
-    delete = lt.shared[_DELETE]  # of the C++ runtime that the library is linked to
+    delete = lt.shared[_hipblaslt_ext.DELETE]  # of the C++ runtime that the library is linked to
     delete.restype, delete.argtypes = None, (ctypes.c_void_p,)
     delete(name.data)
     return text
@@ -180,9 +181,11 @@ def solutions(index: int, problem: Problem, workspace: int) -> tuple[Solution, .
 
     Call this once per problem: the library checks each of its solutions against the problem."""
     lt = library(index)
+    grouped = problem.op == "grouped_gemm"
+    list_algorithms = _hipblaslt_ext.list_grouped if grouped else _lt.list_algorithms
     return tuple(
         Solution(name=name_of(lt, algorithm), index=index_of(algorithm), algorithm=algorithm)
-        for algorithm in _lt.list_algorithms(lt, problem, EVERY_SOLUTION, workspace)
+        for algorithm in list_algorithms(lt, problem, EVERY_SOLUTION, workspace)
     )
 
 
@@ -226,7 +229,8 @@ def chosen(listed: Sequence[Solution], config: Config) -> Solution:
 
 class HipblasLt(Backend):
     """hipBLASLt. `{}` is the heuristic's first choice; {"solution": NAME} any other. An index may
-    be added; it is refused if it belongs to another solution."""
+    be added; it is refused if it belongs to another solution. `splitk` and `wgm` replace the
+    solution's own split of k and mapping of workgroups."""
 
     name = "hipblaslt"
     summary = f"AMD's hipBLASLt: heuristic choice or any solution; {_rules.ON_AMD}"
@@ -255,8 +259,12 @@ class HipblasLt(Backend):
         reason = reason or _rules.wrong_narrow_type(self.name, problem, info)
         if problem.op == "batched_gemm_quant":
             return reason or _wrong_scheme(problem)
+        if problem.op == "grouped_gemm":
+            shared_object = _shared_object()
+            lacks = None if shared_object is None else _hipblaslt_ext.missing(shared_object)
+            return reason or lacks
         reason = reason or _rules.wrong_scales(self.name, problem, info)
-        return reason or _lt.supports(problem, TABLE, self.name)
+        return reason or _lt.supports(problem, TABLE, self.name, (*_lt.OPS, "grouped_gemm"))
 
     def settings(self, info: DeviceInfo) -> Config:
         return _lt.settings(TABLE, info)
@@ -266,17 +274,29 @@ class HipblasLt(Backend):
         fixed = self.settings(info)
         workspace = _lt.workspace_bytes(TABLE, fixed, info)
         listed = solutions(info.index, problem, workspace)
-        return _lt.list_space("solution", (item.name for item in listed), fixed)
+        space = _lt.list_space("solution", (item.name for item in listed), fixed)
+        # No file of a library can hold them: they are searched if the plan lists values.
+        if space is None or problem.op == "grouped_gemm":
+            return space
+        if _hipblaslt_ext.missing(library(info.index).shared):
+            return space
+        return dataclasses.replace(space, opt_in=_hipblaslt_ext.PARAMETERS)
 
     def prepare(
         self, problem: Problem, config: Config, device: Device, sets: Sequence[ArgumentSet]
     ) -> Kernel:
-        _rules.refuse_unknown(self.name, config, ("solution", "solution_index", _lt.WORKSPACE))
+        known = ("solution", "solution_index", _lt.WORKSPACE, *_hipblaslt_ext.PARAMETERS)
+        _rules.refuse_unknown(self.name, config, known)
         lt = library(device.info.index)
         workspace = _lt.workspace_bytes(TABLE, config, device.info)
+        splitk, wgm = _hipblaslt_ext.values_of(config)
+        if problem.op == "grouped_gemm":
+            if splitk or wgm:
+                raise Unsupported("splitk and wgm in the config are not for grouped_gemm")
+            return self._grouped(problem, config, device, sets, workspace)
 
         def choose(matmul: _lt.LtMatmul) -> tuple[bytes, KernelInfo]:
-            if config.keys() - {_lt.WORKSPACE}:
+            if config.keys() & {"solution", "solution_index"}:
                 listed = solutions(device.info.index, problem, workspace)
                 algorithm = chosen(listed, config).algorithm
             else:
@@ -284,9 +304,35 @@ class HipblasLt(Backend):
             index = index_of(algorithm)
             resources = {"workspace_bytes": workspace, "solution_index": index}
             name = name_of(lt, algorithm) or f"solution {index}"
+            if splitk or wgm:
+                name += f" (splitk={splitk} wgm={wgm})"
             return algorithm, KernelInfo(name=name, resources=resources)
 
-        return _lt.prepare(lt, problem, device, sets, choose)
+        if not (splitk or wgm):
+            return _lt.prepare(lt, problem, device, sets, choose)
+        make = functools.partial(_hipblaslt_ext.TunedKernel, splitk=splitk, wgm=wgm)
+        return _lt.prepare(lt, problem, device, sets, choose, make)
+
+    def _grouped(
+        self,
+        problem: Problem,
+        config: Config,
+        device: Device,
+        sets: Sequence[ArgumentSet],
+        workspace: int,
+    ) -> Kernel:
+        index, lt = device.info.index, library(device.info.index)
+        if config.keys() & {"solution", "solution_index"}:
+            algorithm = chosen(solutions(index, problem, workspace), config).algorithm
+        else:
+            offered = _hipblaslt_ext.list_grouped(lt, problem, 1, workspace)
+            if not offered:
+                raise Unsupported("hipBLASLt offers no algorithm for this grouped GEMM")
+            algorithm = offered[0]
+        number, groups = index_of(algorithm), _hipblaslt_ext.Groups(lt, problem)
+        resources = {"workspace_bytes": workspace, "solution_index": number}
+        info = KernelInfo(name=name_of(lt, algorithm) or f"solution {number}", resources=resources)
+        return _hipblaslt_ext.GroupedKernel(groups, algorithm, sets, device, info)
 
 
 def _wrong_scheme(problem: Problem) -> str | None:

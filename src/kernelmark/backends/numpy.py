@@ -12,6 +12,7 @@ and sums in that dtype, which gives f16 → f32 and i8 → i32 without converted
 - conv: one GEMM per image, over columns gathered into a workspace. Padding costs nothing in a
   launch: the workspace is zeroed once and only taps inside the image are copied. A 1×1 filter with
   stride 1 and no padding needs no columns.
+- grouped_gemm: one GEMM for each group that has rows.
 - moe: expert by expert, two GEMMs over the rows of each. Gate, up and each expert's output are
   rounded to the inputs' dtype, as in kernels that store them.
 """
@@ -49,6 +50,7 @@ from kernelmark.numerics import floats
 from kernelmark.numerics.floats import decode, encode, storage
 from kernelmark.ops.attention import scale
 from kernelmark.ops.gemm_epilogue import ACTIVATIONS, scale_place
+from kernelmark.ops.grouped_gemm import group_ends
 
 Array = NDArray[Any]
 Step = Callable[[], object]
@@ -508,6 +510,19 @@ def _launch_moe(problem: Problem, tensors: dict[str, Array], space: dict[str, Ar
     np.sum(space["parts"].reshape(shape), axis=1, out=tensors["out"], dtype=np.float32)
 
 
+def plan_grouped_gemm(
+    problem: Problem, arrays: list[dict[str, Array]], free_bytes: int
+) -> LaunchPlan:
+    """Plan a GEMM for each group that has rows."""
+    multiply, ends = MATMULS[matmul_dtypes(problem)], group_ends(problem).tolist()
+    groups = [(g, slice(a, b)) for g, (a, b) in enumerate(itertools.pairwise([0, *ends])) if b > a]
+    launches: list[list[Step]] = [
+        [partial(multiply, s["x"][rows], s["w"][g].T, s["out"][rows]) for g, rows in groups]
+        for s in arrays
+    ]
+    return LaunchPlan(name="numpy GEMMs by groups", launches=launches)
+
+
 PLANS = {
     "gemm": plan_gemm,
     "batched_gemm": plan_gemm,
@@ -515,6 +530,7 @@ PLANS = {
     "conv": plan_conv,
     "copy": plan_copy,
     "moe": plan_moe,
+    "grouped_gemm": plan_grouped_gemm,
     "gemm_epilogue": plan_gemm_epilogue,
 }
 
@@ -543,6 +559,7 @@ class NumpyBackend(Backend):
         {
             "cpu": (
                 *("gemm *", "batched_gemm *", "attention *", "conv *", "copy *", "moe *"),
+                "grouped_gemm *",
                 "!*w_order=tiled",
                 *("!*bf16*", "!*=f8*", "!*f16 alpha=*", "!*acc=f16", "gemm_epilogue *"),
             )

@@ -618,13 +618,17 @@ class Space:
     combination that a search starts from; `seeds` are combinations to try next, most promising
     first. Values have the types that `--config` gives them: yes and no are True and False.
 
-    `parts` make a large space fast to enumerate: every legal combination takes its values from one
-    part, for example all sizes 0 or none. Other combinations are not enumerated, and `forbids` must
-    refuse them. A parameter that a part does not name keeps all its values there.
+    `parts` make a large space fast to enumerate: a combination is legal if and only if it takes its
+    values from one part, for example all sizes 0 or none. `forbids` is then not called for each of
+    them, and gives the reasons of others. A parameter that a part does not name keeps all its
+    values there.
 
     `check` is for a space too large to enumerate, whose rules another program knows: it returns the
     reasons of many combinations at once, "" for a legal one. It gets only combinations that
-    `forbids` allows."""
+    `forbids` allows.
+
+    `opt_in` are more parameters, the default value first, that are searched only if a plan lists
+    values of them."""
 
     parameters: Mapping[str, tuple[ConfigValue, ...]]
     default: Config = field(default_factory=FrozenDict)
@@ -632,6 +636,7 @@ class Space:
     seeds: tuple[Config, ...] = ()
     parts: tuple[Mapping[str, tuple[ConfigValue, ...]], ...] = ()
     check: Callable[[Sequence[Config]], Sequence[str]] | None = None
+    opt_in: Mapping[str, tuple[ConfigValue, ...]] = field(default_factory=FrozenDict)
 
     @property
     def products(self) -> list[list[tuple[ConfigValue, ...]]]:

@@ -47,7 +47,7 @@ def timed(results: Sequence[Result], run: Run) -> list[tuple[str, Result, Measur
             _name(r)
             if names[_name(r)] == 1
             else f"{_name(r)} · {r.device} · "
-            f"{f'case {r.case.id}' if run.imported else r.case.timing.identity}",
+            f"{f'{r.arch} case {r.case.id}'.strip() if run.imported else r.case.timing.identity}",
             r,
             r.measurement,
         )
@@ -58,6 +58,11 @@ def timed(results: Sequence[Result], run: Run) -> list[tuple[str, Result, Measur
 
 def _name(result: Result) -> str:
     return f"{short(result.case.problem)} · {backend_text(result.case)}"
+
+
+def _case(name: str, result: Result, run: Run) -> dict[str, str]:
+    """Return the case of an imported result whose name alone is that of several."""
+    return {"case": result.case.id} if run.imported and name != _name(result) else {}
 
 
 def bencher(results: Sequence[Result], run: Run, options: Options) -> dict[str, Any]:
@@ -98,6 +103,7 @@ def pytorch_hud(results: Sequence[Result], run: Run, options: Options) -> list[d
                     "timing": timing_text(result, run),
                     "device": result.device,
                     "arch": result.arch,
+                    **_case(name, result, run),
                 },
             },
             "model": {
@@ -112,7 +118,7 @@ def pytorch_hud(results: Sequence[Result], run: Run, options: Options) -> list[d
                 ],
             },
         }
-        for _, result, measured in timed(results, run)
+        for name, result, measured in timed(results, run)
     ]
 
 
@@ -143,12 +149,13 @@ def conbench(results: Sequence[Result], run: Run, options: Options) -> list[dict
                 "name": result.case.problem.op,
                 "problem": result.case.problem.key,
                 "backend": backend_text(result.case),
+                **_case(name, result, run),
             },
             "context": {"timing": timing_text(result, run)},
             "info": {"kernelmark": run.environment.kernelmark_version},
             "github": {"repository": repository, **({"commit": commit} if commit else {})},
         }
-        for _, result, measured in timed(results, run)
+        for name, result, measured in timed(results, run)
     ]
 
 

@@ -189,16 +189,22 @@ def narrowed(
 
     Raise UsageError for a value that is not in the space. The default config stays, even if its
     values are not allowed."""
-    parameters = dict(space.parameters)
+    parameters, known = dict(space.parameters), {**space.parameters, **space.opt_in}
     for name, values in allowed.items():
-        if name not in parameters:
+        if name not in known:
             raise UsageError(
                 f"{file}: space.{name} is no parameter of this space",
-                hint=f"it has: {', '.join(parameters)}",
+                hint=f"it has: {', '.join(known)}",
             )
-        own_values = [_own(value, parameters[name], file, f"space.{name}") for value in values]
+        own_values = [_own(value, known[name], file, f"space.{name}") for value in values]
         parameters[name] = tuple(dict.fromkeys(own_values))
-    narrow = dataclasses.replace(space, parameters=FrozenDict(parameters))
+    more = {name: values[0] for name, values in space.opt_in.items() if name in parameters}
+    narrow = dataclasses.replace(
+        space,
+        parameters=FrozenDict(parameters),
+        default=FrozenDict({**space.default, **more}),
+        seeds=tuple(FrozenDict({**seed, **more}) for seed in space.seeds),
+    )
     if is_empty(narrow):
         raise UsageError(
             f"{file}: space: every combination of these values is forbidden",
@@ -241,9 +247,9 @@ _WIDTH = 100
 Limits = TypeVar("Limits", Budget, Acceptance)
 
 
-def plan_text(plan: TunePlan, *, default: Config | None = None) -> str:
-    """Return the TOML text of a plan. `default` is the config that the search starts from, which
-    is written as a comment."""
+def plan_text(plan: TunePlan, *, space: Space | None = None) -> str:
+    """Return the TOML text of a plan. The config that the search starts from, and the parameters
+    that it may add, are comments with what the backend's `space` has."""
     parts = [
         f"# How {plan.name} is tuned by `kmark tune run`. Edit what you like: `kmark tune plan` "
         "leaves an\n# edited file alone unless it is given --force.\n",
@@ -258,7 +264,7 @@ def plan_text(plan: TunePlan, *, default: Config | None = None) -> str:
         f"strategy = {value_text(plan.strategy)}",
         f"seed = {plan.seed}  # the same seed gives the same search",
         *_limits(plan),
-        *_space(plan, default),
+        *_space(plan, space or Space(parameters={})),
     ]
     if plan.blas:
         parts += ["\n[blas]  # the call as its log gave it, for files of libraries (kmark export)"]
@@ -293,15 +299,18 @@ def _limits(plan: TunePlan) -> list[str]:
     ]
 
 
-def _space(plan: TunePlan, default: Config | None) -> list[str]:
+def _space(plan: TunePlan, space: Space) -> list[str]:
     combinations = math.prod(len(values) for values in plan.space.values())
     lines = ["\n[space]", "# Values that may be tried; delete some to narrow the search."]
     if plan.space:
         lines.append(f"# {combinations} combinations, of which the backend may forbid some.")
-    if default:
-        chosen = ", ".join(f"{name} = {value_text(value)}" for name, value in default.items())
+    if space.default:
+        chosen = ", ".join(f"{name} = {value_text(x)}" for name, x in space.default.items())
         lines += _comment(f"The search starts from: {chosen}")
-    return lines + [list_text(name, values) for name, values in plan.space.items()]
+    lines += [list_text(name, values) for name, values in plan.space.items()]
+    if more := [list_text(name, x) for name, x in space.opt_in.items() if name not in plan.space]:
+        lines += ["# Not searched unless a line is added:", *(f"# {line}" for line in more)]
+    return lines
 
 
 def _comment(sentence: str) -> list[str]:
@@ -601,11 +610,14 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A plan, with the default config and the size of its space."""
+    """A plan, with the space that it was listed from."""
 
     plan: TunePlan
-    default: Config
-    combinations: int
+    space: Space
+
+    @property
+    def combinations(self) -> int:
+        return self.space.size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -701,7 +713,7 @@ def drafts(
             reference_s=float(f"{cost.time_s:.6g}") if own and cost.status is Status.OK else 0.0,
             blas=FrozenDict(blas.get(cost.problem, {})),
         )
-        drafted.append(Draft(plan=plan, default=space.default, combinations=space.size))
+        drafted.append(Draft(plan=plan, space=space))
     return drafted, refused
 
 
@@ -725,7 +737,7 @@ def write_plans(
     fates: dict[str, Fate] = {}
     for draft in drafted:
         name = draft.plan.name
-        path, text = folder.plan(name), plan_text(draft.plan, default=draft.default)
+        path, text = folder.plan(name), plan_text(draft.plan, space=draft.space)
         there = _text_at(path)
         if there == text:
             fates[name] = Fate.SAME

@@ -15,6 +15,7 @@ import csv
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import math
 import re
@@ -22,7 +23,7 @@ import sqlite3
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -426,10 +427,7 @@ def problem_of(op: str, values: Mapping[str, str | int | float | bool]) -> Probl
     dtypes: dict[str, str] = {}
     options: dict[str, Option] = {}
     for name, value in values.items():
-        key = legal = legal_name(name)
-        suffix = 2
-        while key in dims or key in dtypes or key in options:
-            key, suffix = f"{legal}_{suffix}", suffix + 1
+        key = _unused(legal_name(name), {*dims, *dtypes, *options})
         parsed = parse_value(value) if isinstance(value, str) and value else value
         if isinstance(parsed, bool):
             options[key] = parsed
@@ -442,6 +440,20 @@ def problem_of(op: str, values: Mapping[str, str | int | float | bool]) -> Probl
         else:
             options[key] = legal_word(parsed)
     return Problem(op=legal_name(op), dims=dims, dtypes=dtypes, options=options)
+
+
+def _unused(name: str, used: Container[str]) -> str:
+    """Return the name, with a number if it is used."""
+    names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
+    return next(one for one in names if one not in used)
+
+
+def config_of(values: Iterable[tuple[str, str]]) -> dict[str, int | str]:
+    """Return a config of named texts. Names are made valid, and stay different."""
+    config: dict[str, int | str] = {}
+    for name, text in values:
+        config[_unused(legal_name(name), config)] = setting(text)
+    return config
 
 
 def exact_problem(call: Call) -> Problem:

@@ -282,3 +282,13 @@ def test_a_header_that_was_cut_is_named(results, end):
         results(head + row + head[:end] + "\n" + row)
     with raises(UsageError, "line 1"):
         results(row + head + row)
+
+
+def test_matrices_behind_an_array_of_pointers_are_not_strided_ones(results):
+    head = f"function,{TYPES}{ROCBLAS}{PERF}"
+    rows = [
+        f"{head}{name},{F16}T,N,48,5,32,1,32,0,32,48,48,4, 2, 9, 1, {us}\n"
+        for name, us in (("gemm_batched_ex", 7), ("gemm_strided_batched_ex", 8))
+    ]
+    found = results("".join(rows))
+    assert [dict(one.case.config) for one in found] == [{"function": "gemm_batched_ex"}, {}]

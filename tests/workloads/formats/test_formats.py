@@ -617,6 +617,46 @@ def test_a_google_benchmark_is_the_same_series_whatever_is_beside_it(read):
     assert keys("BM_add_float/8") == {"bm_add_float arg=8"}
 
 
+def test_aggregates_of_old_google_benchmarks_are_no_benchmarks(read):
+    ends = ("", "", "_mean", "_median", "_stddev")
+    old = [{"name": f"BM_a/8{end}", "real_time": 3 + i} for i, end in enumerate(ends)]
+    other = {"name": "BM_b_mean", "real_time": 1}
+    document = {"context": {"num_cpus": 8}, "benchmarks": [*old, other]}
+    every, single = read("g.json", document).results
+    assert times_us(every) == pytest.approx([0.003, 0.004])
+    assert single.case.problem.op == "bm_b_mean"
+    document["benchmarks"] = old[2:]
+    assert [times_us(one) for one in read("g.json", document).results] == [pytest.approx([0.005])]
+
+
+def test_two_google_benchmarks_of_one_name_are_refused(read):
+    document = google_times(1.0, 2.0)
+    for family, entry in enumerate(document["benchmarks"]):
+        entry["family_index"] = family
+    with pytest.raises(UsageError):
+        read("g.json", document)
+
+
+def test_benchmarks_of_nvbench_with_similar_names_are_not_pooled(read):
+    (sweep,) = NVBENCH["benchmarks"]
+    document = {**NVBENCH, "benchmarks": [sweep, {**sweep, "name": "copy_sweep"}]}
+    mine, other = (
+        {one.case.problem.key for one in results}
+        for found in [read("r.json", document).results]
+        for results in (found[:3], found[3:])
+    )
+    assert not mine & other
+    assert other == {one.case.problem.key for one in read("r.json", NVBENCH).results}
+
+
+def test_the_output_dtype_of_a_table_is_read(read):
+    text = CONV_CSV.replace(",i8,i32,", ",f16,f32,")
+    wide = read("a-conv.csv", text).results[1].case.problem
+    assert (wide.dtypes["x"], wide.dtypes["y"]) == ("f16", "f32")
+    other = read("a-conv.csv", CONV_CSV.replace(",i8,i32,", ",i8,f16,")).results[1].case.problem
+    assert (other.op, other.dtypes["output_dtype"]) == ("conv_plus", "f16")
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [("a-gemm.csv", GEMM_CSV), ("x_kernel_stats.csv", STATS), ("x_kernel_trace.csv", TRACE)],

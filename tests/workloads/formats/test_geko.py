@@ -114,6 +114,16 @@ def test_winners_have_one_time_and_their_solution(times, read):
     assert call.problem == winner.case.problem
 
 
+def test_rows_that_differ_in_an_argument_are_not_pooled(times):
+    head, row = RAW.splitlines()
+    head = head.replace(",bias_vector", ",bias_vector,bias_type,workspace", 1)
+    begin, end = row.split(",none,0,")
+    rows = [
+        f"{begin},none,1,{arguments},{end}" for arguments in ("f16_r,0", "f32_r,0", "f32_r,128")
+    ]
+    assert len(times("\n".join([head, *rows, ""]))) == 6
+
+
 def test_calls_of_the_summary_are_counted(read):
     head, row = WINNERS.splitlines()
     reading = read(f"{head},call_count,% of total\n{row},3,100.0\n", "summary.csv")

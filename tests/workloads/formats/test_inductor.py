@@ -158,12 +158,26 @@ def test_every_choice_of_a_log(tmp_path):
     assert other.case.problem.op == "inductor_convolution"
 
 
+def test_blocks_of_one_size_with_other_dtypes_or_strides_are_not_pooled(tmp_path):
+    block = LOG[LOG.index("AUTOTUNE convolution") :]
+    others = block.replace("float16", "float32"), block.replace("192, 64, 8, 1", "192, 1, 24, 3")
+    assert len({one.case.id for one in read(tmp_path, "".join([block, *others]))}) == 3
+    untyped = "".join(line for line in block.splitlines(True) if not line.startswith("dtypes"))
+    (found,) = read(tmp_path, untyped)
+    assert "dtypes" not in found.case.problem.options
+
+
 def test_every_choice_of_a_file(tmp_path):
     found = read(tmp_path, json.dumps(FILE, indent=4), "mm.json")
     assert {one.case.problem.key for one in found} == {"inductor_mm m=512 n=2048 k=1024"}
     assert [one.status for one in found] == [Status.OK, Status.OK, Status.RUNTIME_ERROR]
     assert found[1].case.config == {"choice": "triton", "BLOCK_M": 64, "num_warps": 4}
     assert found[1].measurement.median_s == pytest.approx(5e-5)
+
+
+def test_entries_of_one_size_in_a_file_are_not_pooled(tmp_path):
+    found = read(tmp_path, json.dumps([*FILE, *FILE]), "mm.json")
+    assert [one.case.config.get("instance") for one in found] == [None] * 3 + [2] * 3
 
 
 @pytest.mark.parametrize(

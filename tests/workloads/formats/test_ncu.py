@@ -110,9 +110,10 @@ def test_a_summary_has_means_and_no_samples(read):
         f'{columns},"Invocations","Section Name","Metric Name","Metric Unit","Minimum","Maximum",'
         f'"Average"\n{row}"SOL","Duration","us","4.10","4.50","4.26"\n'
         f'{row}"SOL","Elapsed Cycles","cycle","1","2","1.5"\n'
+        f'{row}"Metrics","gpu__time_duration.sum","us","4.10","4.50","4.26"\n'
     ).results
-    assert times_ns(found) == [[4260]]
-    measured = found[0].measurement
+    (measured,) = (one.measurement for one in found)
+    assert times_ns(found) == [[4260]], "one mean, by both of its names"
     assert measured.warnings
     assert measured.also == pytest.approx({"min_s": 4.1e-6, "max_s": 4.5e-6})
 

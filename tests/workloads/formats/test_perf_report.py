@@ -24,6 +24,41 @@ def read(tmp_path):
     return call
 
 
+@pytest.mark.parametrize(
+    ("script", "columns", "cells", "problem", "backend"),
+    [
+        (
+            "bench_gemm_a8w8_blockscale",
+            "M,N,K,Time_(ms) (Time (ms))",
+            "32.000000,1280.000000,8192.000000,0.025000",
+            "m=32 n=1280 k=8192",
+            "time_ms",
+        ),
+        (
+            "bench_moe",
+            "model,M,N,K,E,top_k,Time_(ms) (ms / TFLOPS / GB/s),TFLOPS (ms / TFLOPS / GB/s)",
+            "mixtral-7B,4096,14336,4096,8,2,0.025,500.0",
+            "m=4096 n=14336 k=4096 e=8 top_k=2 model=mixtral-7B",
+            "time_ms",
+        ),
+        (
+            "bench_mla_decode",
+            "model,B,H,S,kv_lora_rank,qk_rope_head_dim,rotary_dim,num_kv_splits,"
+            "mla_decode_fwd (ms)",
+            "deepseek-V3,32,16,8192,512,64,64,32,0.025",
+            "",
+            "mla_decode_fwd",
+        ),
+    ],
+)
+def test_the_columns_of_aiters_scripts(read, script, columns, cells, problem, backend):
+    """As pandas writes the tables of e4048607; of several lines, only the time is read."""
+    ((key, name, seconds),) = read(f"{columns}\n{cells}\n", f"{script}.csv")
+    assert key.startswith(f"perf_report_{script} ")
+    assert problem in key
+    assert (name, seconds) == (backend, 2.5e-5)
+
+
 def test_every_line_of_the_plot_is_a_backend(read):
     problem = "perf_report_matmul_performance m=384 n=64 dtype=fp16"
     assert read(TIMES) == [(problem, "cublas", 4.096e-6), (problem, "triton", 5.12e-6)]
@@ -33,6 +68,9 @@ def test_every_line_of_the_plot_is_a_backend(read):
     ("columns", "unit_s"),
     [
         ("Triton (us)", 1e-6),
+        ("Triton (\u00b5s)", 1e-6),
+        ("Triton (\u03bcs)", 1e-6),
+        ("Triton (min ms)", 1e-3),
         ("Triton (Latency (us))", 1e-6),
         ("Time_(ms) (Time (ms))", 1e-3),
         ("Time_(ms) (ms / GB/s),Bandwidth_(GB/s) (ms / GB/s)", 1e-3),
@@ -46,6 +84,7 @@ def test_units_are_in_the_label_or_in_the_name_of_the_line(read, columns, unit_s
 
 
 RATES = ["TFLOPS", "GB/s", "Throughput (TFLOPS)", "speedup", "MB", "/s", "1 / s", "tokens per s"]
+RATES += ["speedup over torch's", "ms^-1", "log ms", "10 us", "m s", "100 * ms"]
 
 
 @pytest.mark.parametrize("column", [*(f"Triton ({label})" for label in RATES), "s (throughput)"])

@@ -86,6 +86,12 @@ def test_tags_and_unknown_columns_of_cutlass_keep_rows_apart(times):
     assert found == {("low", 1): [500.0], ("high", 1): [400.0], ("low", 2): [600.0]}
 
 
+def test_a_tag_of_cutlass_with_the_name_of_a_parameter_hides_nothing(times):
+    (row,) = times(f"kernel,Kernel,{GEMM}x,y,{gemm()}")
+    config = row.case.config
+    assert [config[name] for name in ("kernel", "kernel_2", "kernel_3")] == ["k1", "x", "y"]
+
+
 def test_what_failed_in_cutlass_is_a_failure(times):
     text = GEMM + gemm("k1").replace("passed", "incorrect")
     text += gemm("k2").replace("success", "error_internal")

@@ -4,6 +4,7 @@ import pytest
 
 from kernelmark.core.errors import UsageError
 from kernelmark.workloads import workload
+from kernelmark.workloads.calls import ASSUMED_DTYPE
 from kernelmark.workloads.logs import recognized
 from kernelmark_dev.raising import raises, tells
 
@@ -142,7 +143,7 @@ def test_a_table_of_a_document(read, told):
     text = "| M | N | K | dtype |\n|---|---|:-:|---|\n| 5 | 48 | 32 | f16 |\n| 6 | 48 | 32 | |\n"
     reading = read(text, "x.md")
     assert (reading.workload.total, told(reading)) == (2, [])
-    assert reading.inputs[0].notes == ()
+    assert reading.inputs[0].notes == (ASSUMED_DTYPE,)
     assert [call.problem.dtypes["a"] for call in reading.workload.calls] == ["f16", "bf16"]
 
 
@@ -254,3 +255,16 @@ def test_a_column_that_occurs_twice_is_refused(read):
 def test_a_list_is_recognized_by_its_columns(tmp_path):
     (tmp_path / "x.csv").write_text("M,N,K,dtype\n1,2,3,f99\n")
     assert recognized(str(tmp_path / "x.csv")) == "shapes"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "m,n,k,dtype\n5,48,32,\n",
+        "M,N,K,A,B\n48,5,32,T,N\n",
+        "batch,heads,seq,dim,dtype\n1,4,8,64,any\n",
+    ],
+)
+def test_a_dtype_that_is_assumed_is_noted(read, text):
+    assert ASSUMED_DTYPE in read(text, "x.csv").inputs[0].notes
+    assert ASSUMED_DTYPE not in read(text, "x.csv", dtype="f16").inputs[0].notes

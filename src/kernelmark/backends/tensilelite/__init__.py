@@ -62,6 +62,8 @@ class TensileLite(Backend):
 
     def supports(self, problem: Problem, info: DeviceInfo) -> str | None:
         """Return why hipBLASLt cannot be called for the problem, or there is no space for it."""
+        if problem.op == "grouped_gemm":
+            return _rules.unknown_op(self.name, _lt.OPS, problem)
         return hipblaslt.backend.supports(problem, info) or genes.unsupported(problem, info.arch)
 
     def space(self, problem: Problem, info: DeviceInfo) -> Space | None:

@@ -36,19 +36,20 @@ from kernelmark.devices.base import ArgumentSet, Device
 from kernelmark.devices.cpu import CpuDevice
 from kernelmark.ops.attention import scale
 
-OPS = ("gemm", "batched_gemm", "gemm_epilogue", "attention", "conv", "moe")
+OPS = ("gemm", "batched_gemm", "gemm_epilogue", "attention", "conv", "moe", "grouped_gemm")
 OLDEST = (2, 5)  # the first whose attention shares key heads without copying them
 
 
 _OPS = (
     *("gemm *", "batched_gemm *", "gemm_epilogue *", "attention *", "conv *", "moe *"),
+    "grouped_gemm *",
     "!*w_order=tiled",
     *("!*c=f32", "!*acc=f16", "!batched_gemm *i8", "!conv *i8", "!conv *=f8*"),
     "!*scale=block*",
 )
 _GPU = ("!*fnuz", "!*i8 alpha=*", "!attention *=f8*", "!*c=f8*")
-_CUDA = (*_OPS, *_GPU, "!moe *=f32", "!moe *=f16", "!*fnuz*", "!*f4e2m1*")
-_HIP = (*_OPS, *_GPU, "!moe *")
+_CUDA = (*_OPS, *_GPU, "!moe *=f32", "!moe *=f16", "!grouped_gemm *=f*", "!*fnuz*", "!*f4e2m1*")
+_HIP = (*_OPS, *_GPU, "!moe *", "!grouped_gemm *")
 
 
 class TorchBackend(Backend):
@@ -270,6 +271,13 @@ def conv_calls(problem: Problem, sets: Sequence[Views]) -> tuple[list[Call], lis
         calls.append(partial(torch.conv2d, x, weights, **settings))
         outputs.append(y)
     return calls, outputs
+
+
+def expert_calls(problem: Problem, sets: Sequence[Views], grouped: Grouped) -> list[Call]:
+    """Return a call for each set that returns its output."""
+    if problem.op == "moe":
+        return [partial(run_experts, views, grouped) for views in sets]
+    return [partial(grouped, views["x"], views["w"].mT, views["ends"]) for views in sets]
 
 
 def run_experts(views: Views, grouped: Grouped) -> Any:

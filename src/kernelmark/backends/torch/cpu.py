@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,8 +22,8 @@ from kernelmark.backends.torch import (
     conv_calls,
     epilogue_calls,
     expert_by_expert,
+    expert_calls,
     gemm_calls,
-    run_experts,
 )
 from kernelmark.core.dtype import TORCH_NAMES
 from kernelmark.core.environment import DeviceInfo
@@ -51,6 +50,7 @@ FACTORS = {
     "attention": ("q", "kv", "o"),
     "conv": ("x", "y"),
     "moe": ("x", "x"),
+    "grouped_gemm": ("x", "x"),
     "gemm_epilogue": ("a", "b", "c"),
 }
 
@@ -212,7 +212,7 @@ def prepare(
     op = ops.registry.get(problem.op)
     names = [spec.name for spec in op.tensors(problem)]
     views = [{name: view(arguments[name]) for name in names} for arguments in sets]
-    if problem.op not in ("attention", "conv", "moe"):
+    if problem.op not in ("attention", "conv", "moe", "grouped_gemm"):
         of_set = epilogue_calls if problem.op == "gemm_epilogue" else gemm_calls
         named = [of_set(problem, one_set) for one_set in views]
         return TorchKernel(named[0][0], [calls for _, calls in named], onednn=onednn)
@@ -225,7 +225,7 @@ def prepare(
         calls, outputs = conv_calls(problem, views)
         name = "aten::conv2d"
     else:
-        calls = [partial(run_experts, one_set, expert_by_expert) for one_set in views]
+        calls = expert_calls(problem, views, expert_by_expert)
         outputs, name = [one_set["out"] for one_set in views], "aten::mm by experts"
     return AllocatingKernel(name, calls, outputs, onednn=onednn)
 

@@ -36,8 +36,8 @@ from kernelmark.backends.torch import (
     attention_calls,
     conv_calls,
     epilogue_calls,
+    expert_calls,
     gemm_calls,
-    run_experts,
 )
 from kernelmark.core.dtype import TORCH_NAMES
 from kernelmark.core.environment import DeviceInfo
@@ -128,7 +128,7 @@ def missing(problem: Problem, info: DeviceInfo) -> str | None:
         ):
             return wrong_dtypes("torch", problem, "a GPU")
         return wrong_acc("torch", problem, ("f32",))
-    if problem.op == "moe":
+    if problem.op in ("moe", "grouped_gemm"):
         return _missing_moe(problem, info)
     if problem.dtypes["x"] not in _SAME or problem.dtypes["x"] != problem.dtypes["y"]:
         return wrong_dtypes("torch", problem, "a GPU")
@@ -305,7 +305,8 @@ def prepare(
     viewer = enter(device)
     names = [spec.name for spec in ops.registry.get(problem.op).tensors(problem)]
     views = [{name: _view(viewer, arguments[name]) for name in names} for arguments in sets]
-    make = {"attention": _attention, "conv": _conv, "moe": _moe}.get(problem.op, _gemm)
+    grouped = dict.fromkeys(("moe", "grouped_gemm"), _moe)
+    make = {"attention": _attention, "conv": _conv, **grouped}.get(problem.op, _gemm)
     return started(make(problem, config, views), device)
 
 
@@ -429,7 +430,7 @@ def _moe(problem: Problem, config: Config, sets: Sequence[Views]) -> Kernel:
     def grouped(rows: Any, matrices: Any, ends: Any) -> Any:
         return product(rows, matrices, offs=ends)
 
-    calls: list[Call] = [partial(run_experts, views, grouped) for views in sets]
+    calls = expert_calls(problem, sets, grouped)
     return GpuKernel("aten::_grouped_mm", calls, [views["out"] for views in sets])
 
 

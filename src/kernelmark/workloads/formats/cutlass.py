@@ -27,10 +27,10 @@ from kernelmark.workloads.importers import (
     Importer,
     ResultFile,
     ResultRow,
+    config_of,
     exact_problem,
     legal_name,
     problem_of,
-    setting,
 )
 from kernelmark.workloads.source import BadLine, Fields
 from kernelmark.workloads.workload import Call
@@ -228,9 +228,8 @@ def _problem(cells: Fields, arch: str) -> Problem:
 
 def _result(cells: Fields, problem: Problem) -> ResultRow:
     status, error = Status.OK, NO_REASON
-    config = {"kernel": cells["Operation"]}
     # Tags of the user, and arguments that a kernel may be profiled with several values of.
-    config |= {name: cells[name] for name in cells if name not in _NO_CONFIG and cells.text(name)}
+    more = [(name, cells[name]) for name in cells if name not in _NO_CONFIG and cells.text(name)]
     if cells.text("Runtime").lower() in _NO_TIME:
         status, error = Status.RUNTIME_ERROR, Reason(f"the profiler's time is {cells['Runtime']}")
     elif cells["Status"] != "success":
@@ -245,7 +244,7 @@ def _result(cells: Fields, problem: Problem) -> ResultRow:
         backend=legal_name(cells.required("Provider")),
         samples_s=(cells.number("Runtime") * 1e-3,) if status is not Status.RUNTIME_ERROR else (),
         timing=_TIMING,
-        config=FrozenDict({legal_name(name): setting(text) for name, text in config.items()}),
+        config=FrozenDict(config_of([("kernel", cells["Operation"]), *more])),
         status=status,
         error=error,
         kernel=cells["Operation"],

@@ -24,9 +24,14 @@ from kernelmark.core.registry import FormatFacts
 from kernelmark.core.result import Status
 from kernelmark.workloads import blas
 from kernelmark.workloads.calls import LogOptions, LogReader, Remark
-from kernelmark.workloads.formats.hipblaslt import bench_timing, row_problem
+from kernelmark.workloads.formats.hipblaslt import (
+    arguments_of,
+    bench_timing,
+    row_config,
+    row_problem,
+)
 from kernelmark.workloads.importers import Importer, ResultFile, ResultRow
-from kernelmark.workloads.source import BadLine, parse_whole
+from kernelmark.workloads.source import BadLine, Fields, parse_whole
 from kernelmark.workloads.workload import Call
 
 _VERSIONS = "rocm-libraries 064700af to 6c3059e7 (2026)"
@@ -176,6 +181,8 @@ class GekoResults(Importer):
             raise UsageError("line 1 is no header of GEKO's tables")
         for cells in table:
             problem = row_problem(cells, file.overrides.arch)
+            arguments = Fields({name: cells[name] for name in arguments_of(cells)}, cells.where)
+            more = row_config(arguments, problem)
             for side in sides:
                 end = f"_{side}" if side else ""
                 config: dict[str, str | int] = {"library": side} if side else {}
@@ -188,7 +195,7 @@ class GekoResults(Importer):
                     backend="hipblaslt",
                     samples_s=(cells.number(f"us{end}") * 1e-6,),
                     timing=bench_timing(cells),
-                    config=FrozenDict(config),
+                    config=FrozenDict({**more, **config}),
                     status=Status.WRONG if wrong else Status.OK,
                     error=Reason(f"GEKO found an error of {error}") if wrong else NO_REASON,
                     kernel=cells.text(f"kernel{end}"),

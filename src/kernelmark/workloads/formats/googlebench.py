@@ -1,7 +1,8 @@
 """googlebench: JSON of Google Benchmark, also that of iree-benchmark-module.
 
 Repetitions of a benchmark are samples of one process. Aggregates are used only if the file has
-nothing else, as a bare mean. A fit of the complexity (BigO, RMS) is no time.
+nothing else, as a bare mean. A fit of the complexity (BigO, RMS) is no time. Before version 1.5,
+aggregates are known by their names only: NAME_mean beside NAME_stddev.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from kernelmark.workloads.importers import (
     iso_time,
     problem_of,
 )
-from kernelmark.workloads.source import Fields, unexpected
+from kernelmark.workloads.source import BadLine, Fields, unexpected
 
 # Any of these is enough: people shorten files.
 _MARKS = (b'"library_build_type"', b'"num_cpus"', b'"run_type"')
@@ -33,6 +34,7 @@ _FITS = ("BigO", "RMS")
 _MANNERS = re.compile(
     r"(real_time|process_time|repeats:\d+|min_time:.*|min_warmup_time:.*|threads:1)\Z"
 )
+_AGGREGATE = re.compile(r"(.+)_(mean|median|stddev|cv)\Z")
 _UNNAMED = re.compile(r"arg(?:_\d+)?=")
 _TIMING = Timing(cache=Cache.HOT, timer=Timer.LOOP)
 
@@ -62,12 +64,30 @@ class GoogleBench(Importer):
         file.environment = Environment(host=context.text("host_name"))
         file.started = iso_time(context.get("date"))
         groups: dict[str, list[Fields]] = {}
-        for entry in document.objects("benchmarks"):
-            name = str(entry.required("name"))
+        for entry in _with_aggregates(list(document.objects("benchmarks"))):
             if entry.get("aggregate_name") not in _FITS:
-                groups.setdefault(str(entry.get("run_name", name)), []).append(entry)
+                groups.setdefault(str(entry.get("run_name", entry["name"])), []).append(entry)
         for name, group in groups.items():
+            if len({str(entry.get("family_index")) for entry in group}) > 1:
+                raise BadLine(
+                    f"{name} is the name of several benchmarks", hint="name each: ->Name(…)"
+                )
             yield _row(_problem(name), group, backend)
+
+
+def _with_aggregates(entries: list[Fields]) -> Iterator[Fields]:
+    """Yield the entries, with the fields that aggregates have since version 1.5."""
+    names = {str(entry.required("name")) for entry in entries}
+    for entry in entries:
+        match = _AGGREGATE.match(str(entry["name"]))
+        if (
+            match
+            and "run_type" not in entry
+            and {f"{match[1]}_mean", f"{match[1]}_stddev"} <= names
+        ):
+            old = {"run_name": match[1], "run_type": "aggregate", "aggregate_name": match[2]}
+            entry = Fields({**entry, **old}, entry.where)
+        yield entry
 
 
 def _row(problem: Problem, group: list[Fields], backend: str) -> ResultRow:

@@ -45,9 +45,9 @@ from kernelmark.workloads.importers import (
     Importer,
     ResultFile,
     ResultRow,
+    config_of,
     legal_name,
     problem_of,
-    setting,
     uneven_row,
 )
 from kernelmark.workloads.source import BadLine, Fields, check_columns
@@ -127,6 +127,7 @@ _NO_CONFIG = frozenset(
 _NO_ARGUMENT = re.compile(
     r"freq|MCLK|efficiency|gran\b|granularity|tiles_per|num_cu|bytes|norm|-us$"
 )
+_POINTERS = re.compile(r"(?<!_strided)_batched")
 # Columns of the client's own verification (-v), and what they have if it failed.
 _VERIFIED = ("norm_error", "norm_error_1", "atol", "rtol")
 _FAILED = ("failed", "nan", "-nan", "inf", "-inf")
@@ -446,11 +447,11 @@ def row_config(cells: Fields, problem: Problem) -> dict[str, int | str]:
     names = [n for n in cells if n not in _NO_CONFIG and not _NO_ARGUMENT.search(n)]
     names += ["bias_type"] if has_bias else []
     names += ["c_type"] if cells.text("c_type") != cells.text("d_type") else []
-    return {
-        legal_name(name): setting(cells[name])
-        for name in names
-        if cells.text(name) and legal_name(name) not in parts
-    }
+    # gemm_batched_ex reads its matrices through an array of pointers.
+    names += ["function"] if _POINTERS.search(cells.text("function")) else []
+    return config_of(
+        (name, cells[name]) for name in names if cells.text(name) and legal_name(name) not in parts
+    )
 
 
 def bench_timing(cells: Fields) -> Timing:
@@ -492,16 +493,21 @@ def row_problem(cells: Fields, arch: str) -> Problem:
     )
 
 
-def _unknown_arguments(cells: Fields) -> set[str]:
-    """Return the columns between the letters and the measurement that may change what was
-    computed."""
+def arguments_of(cells: Fields) -> list[str]:
+    """Return the columns from the letters to the measurement."""
     names = list(cells)
     begin = names.index("transA") if "transA" in names else len(names)
     arguments = itertools.takewhile(
         lambda name: name.removesuffix("_reference").removesuffix("_tuned") not in _MEASURED,
         names[begin:],
     )
-    return set(arguments) - HARMLESS - MEASURED_COLUMNS - set(_CONFIG)
+    return list(arguments)
+
+
+def _unknown_arguments(cells: Fields) -> set[str]:
+    """Return the columns between the letters and the measurement that may change what was
+    computed."""
+    return set(arguments_of(cells)) - HARMLESS - MEASURED_COLUMNS - set(_CONFIG)
 
 
 readers = (HipblasltLog(),)

@@ -20,6 +20,7 @@ import contextlib
 import dataclasses
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from kernelmark.core.errors import UsageError
@@ -137,8 +138,8 @@ class InductorTimes(Importer):
     facts = FormatFacts(
         versions="PyTorch 2.13, and older blocks without strides and dtypes",
         exactness="every choice in the log, to 0.1 µs; by default inductor logs the ten fastest; "
-        "a problem that no op computes is named by its sizes; interleaved blocks of several "
-        "processes are rejected unless each line names its process",
+        "a problem that no op computes is named by its sizes, strides and dtypes; interleaved "
+        "blocks of several processes are rejected unless each line names its process",
         checked="blocks that PyTorch's own log_results wrote: the same times and configs",
     )
     method = "inductor max-autotune"
@@ -230,12 +231,17 @@ def _problem(joined: str, block: re.Match[str]) -> Problem:
         call = _call_of(joined, LogOptions())
         if not call.lost:
             return call.problem
-    # Not a known op, more than one op, or without dtypes: identified by the sizes.
-    return problem_of(f"inductor_{block[1]}", {"sizes": block[2].replace(", ", "_") or "none"})
+    # Not a known op, more than one op, or without dtypes: identified by what the block has.
+    match = _JOINED_BLOCK.match(joined)
+    texts = (block[2], *(match.group(3, 4) if match else ()))
+    named = zip(("sizes", "strides", "dtypes"), texts, strict=False)
+    values = {name: text.replace(", ", "_") for name, text in named if text}
+    return problem_of(f"inductor_{block[1]}", {"sizes": "none"} | values)
 
 
 def _choices_in_file(file: ResultFile) -> Iterator[ResultRow]:
     document = Fields({"the file": file.python_document()})
+    seen: Counter[Problem] = Counter()
     for index, entry in enumerate(document.objects("the file"), 1):
         file.at = f"entry {index}"
         kind = entry.text(_KIND, "mm")
@@ -247,9 +253,13 @@ def _choices_in_file(file: ResultFile) -> Iterator[ResultRow]:
                 raise unexpected("the key", "(M, K, N)", key)
             m, k, n = map(int, shape.groups())
             problem = problem_of(f"inductor_{kind}", {"m": m, "n": n, "k": k})
+            # Another entry of these sizes may have other dtypes or strides.
+            seen[problem] += 1
+            more = {"instance": seen[problem]} if seen[problem] > 1 else {}
             for choice in entry.list(key):
                 if choice is not None:
-                    yield _choice(problem, Fields.of(choice, key))
+                    row = _choice(problem, Fields.of(choice, key))
+                    yield dataclasses.replace(row, config=FrozenDict({**row.config, **more}))
 
 
 def _choice(problem: Problem, choice: Fields) -> ResultRow:

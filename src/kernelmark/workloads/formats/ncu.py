@@ -136,9 +136,12 @@ def _details(file: ResultFile, rows: Iterator[Fields]) -> Iterator[tuple[Fields,
 
 def _summaries(rows: Iterator[Fields]) -> Iterator[ResultRow]:
     """Yield the means over the launches of each kernel, which are not samples."""
+    names: dict[Launch, str] = {}
     for cells in rows:
         _check_locale(cells[_MEAN])
-        if cells[_METRIC] in (_TIME, _DURATION):
+        # Of one mean with two names, the first row counts.
+        name = cells[_METRIC]
+        if name in (_TIME, _DURATION) and names.setdefault(_launch(cells), name) == name:
             unit = cells[_UNIT]
             also = {
                 name: _seconds(unit, cells[key]) for name, key in _ALSO.items() if cells.get(key)

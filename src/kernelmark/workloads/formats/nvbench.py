@@ -6,6 +6,7 @@ Without them, the mean of the cold measurement is a bare mean.
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.registry import FormatFacts
 from kernelmark.core.result import Status
 from kernelmark.core.timing import Cache, Timer, Timing
-from kernelmark.workloads.importers import Importer, ResultFile, ResultRow, problem_of
+from kernelmark.workloads.importers import Importer, ResultFile, ResultRow, legal_name, problem_of
 from kernelmark.workloads.source import BadLine, Fields
 
 # Any of these is enough: they depend on the version, and people shorten files.
@@ -47,14 +48,19 @@ class NvBench(Importer):
             device = _device(entry, index)
             devices[device.index] = device
         file.environment = Environment(devices=tuple(devices.values()))
-        for benchmark in document.objects("benchmarks"):
+        benchmarks = list(document.objects("benchmarks"))
+        names = {benchmark.text("name", "benchmark") for benchmark in benchmarks}
+        ops = Counter(map(legal_name, names))
+        for benchmark in benchmarks:
             name = benchmark.text("name", "benchmark")
+            # Copy<int> and copy_int have one op.
+            named = {"name": name} if ops[legal_name(name)] > 1 and legal_name(name) != name else {}
             for state in benchmark.objects("states"):
                 device_info = devices.get(state.whole("device", 0))
                 skipped = bool(state.get("is_skipped"))
                 why = state.get("skip_reason")
                 yield ResultRow(
-                    problem=problem_of(name, _axes(state)),
+                    problem=problem_of(name, named | _axes(state)),
                     backend="nvbench",
                     timing=_TIMING,
                     samples_s=() if skipped else _times(file.path, state),

@@ -30,7 +30,13 @@ from kernelmark.workloads.importers import (
 from kernelmark.workloads.source import BadLine, parse_number
 
 _LINE = re.compile(r"(.+) \(((?:[^()]|\([^()]*\))*)\)\Z")
-_UNIT = re.compile(r"(?<![A-Za-z/])(ns|us|µs|ms|s|[kMGTP]?FLOPS?|[kKMGT]i?B)(?:/s)?(?![A-Za-z/])")
+# µ is one of two characters, and a letter: μs is not s.
+_UNIT = re.compile(r"(?<![\w/'’])(ns|us|[µμ]s|ms|s|[kMGTP]?FLOPS?|[kKMGT]i?B)(?:/s)?(?![\w/])")
+_TIMES = r"(?:ns|us|[µμ]s|ms|s)(?!\w)"
+# What makes a unit another one: a logarithm, a factor, a letter of its own (m s), or a power.
+_OTHER = re.compile(
+    rf"\blog|(?:(?<!\w)(?:\d[\d.,]*\s*|\w\s+)|[*·×]\s*){_TIMES}|(?<!\w){_TIMES}\s*[*^²]"
+)
 _RATE = re.compile(r"(?:/|\bper\b)\s*(?:ns|us|µs|ms|s|sec|second)\b")
 _PRINTED = re.compile(r"\d+\.\d{6}(?:,\d+\.\d{6})+\s")  # pandas' float_format="%.6f"
 _RESULTS = ("inf", "-inf", "nan")  # of a function that could not be timed
@@ -126,9 +132,9 @@ def _unit(column: str) -> str:
         units = dict.fromkeys(match[0] for match in _UNIT.finditer(text))
         if len(units) > 1:
             continue
-        if not units or _RATE.search(text):
+        if not units or _RATE.search(text) or _OTHER.search(text):
             return text if units else ""
-        return next(iter(units)).replace("µ", "u")
+        return re.sub("[µμ]", "u", next(iter(units)))
     return ""
 
 

@@ -9,14 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kernelmark import ops
-from kernelmark.core.errors import UsageError
+from kernelmark.core.errors import ProblemError, UsageError
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.registry import FormatFacts
 from kernelmark.core.result import Status
 from kernelmark.core.timing import Cache, Timing
-from kernelmark.workloads.importers import Importer, ResultFile, ResultRow, name_words
+from kernelmark.workloads.importers import (
+    Importer,
+    ResultFile,
+    ResultRow,
+    exact_problem,
+    name_words,
+)
 from kernelmark.workloads.source import BadLine, Fields, unexpected
+from kernelmark.workloads.workload import Call
 
 _TIME = "mean_microseconds"
 _WORDS = {"gemm", "attention", "conv", "results"}
@@ -62,7 +69,7 @@ class ReferenceCsv(Importer):
                 hint="take it out of the table if it is not",
             )
         for cells in table:
-            problem = _problem(cells)
+            problem = _computed(cells)
             status, error = _status(cells, backend)
             yield ResultRow(
                 problem=problem,
@@ -90,10 +97,29 @@ def _status(cells: Fields, backend: str) -> tuple[Status, Reason]:
     return Status.OK, NO_REASON
 
 
-def _problem(cells: Fields) -> Problem:
+def _computed(cells: Fields) -> Problem:
+    """Return the problem of a row: of an op, or, if no op has this dtype of the output, one that
+    names it."""
+    output = _dtype(cells, "output_dtype")
+    if not output:
+        return _problem(cells)
+    try:
+        return _problem(cells, output)
+    except ProblemError:
+        return exact_problem(Call(problem=_problem(cells), lost=(f"output_dtype={output}",)))
+
+
+def _problem(cells: Fields, output: str = "") -> Problem:
+    """Return the problem of a row; without an output dtype, that of the op."""
+
+    def written(name: str) -> dict[str, str]:
+        return {name: output} if output else {}
+
     if "K1" in cells:
         sizes = {name: cells.whole(column) for name, column in _ATTENTION.items()}
-        return ops.registry.get("attention").problem(**sizes, dtype=_dtype(cells, "dtype"))
+        return ops.registry.get("attention").problem(
+            **sizes, **written("o"), dtype=_dtype(cells, "dtype")
+        )
     if "P" in cells:
         sizes = {name: cells.whole(column) for name, column in _CONV.items()}
         # H and W are sizes of the output; the input has the size that the tool allocates.
@@ -101,6 +127,7 @@ def _problem(cells: Fields) -> Problem:
             sizes[side] = cells.whole(side.upper()) * sizes["stride"] + sizes[taps] - 1
         return ops.registry.get("conv").problem(
             **sizes,
+            **written("y"),
             dtype=_dtype(cells, "input_dtype"),
             layout="nchw" if "nchw" in cells.text("name") else "nhwc",
         )
@@ -111,7 +138,7 @@ def _problem(cells: Fields) -> Problem:
         ta, tb = (_FLIPPED.get(word, word) if blas else word for word in letters)
         sizes = {name: cells.whole(name.upper()) for name in ("m", "n", "k")}
         dtype = _dtype(cells, "dtype")
-        return ops.registry.get("gemm").problem(**sizes, dtype=dtype, ta=ta, tb=tb)
+        return ops.registry.get("gemm").problem(**sizes, **written("c"), dtype=dtype, ta=ta, tb=tb)
     raise BadLine(
         "the row is no problem of an op", hint="columns: M,N,K · B,M,N,K1,K2 · B,H,W,C,P,Q,F,S"
     )

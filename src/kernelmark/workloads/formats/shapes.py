@@ -14,7 +14,7 @@ call.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelmark import ops
@@ -43,7 +43,7 @@ _LONGEST = 200  # characters of a row
 _SPLIT = re.compile(r"[\s,;xX]+")
 _BACKWARD = re.compile(r"bwd|backward|wrw|grad", re.IGNORECASE)
 _ANY = ("", "any", "-")  # cells without a value
-_TYPED = frozenset(("dtype", "a", "b", "problem"))
+_TYPED = ("dtype", "a", "b")
 
 # Possible column names of each field, the least ambiguous first.
 Names = Mapping[str, Sequence[str]]
@@ -255,12 +255,13 @@ class _Shapes(Table):
         super().__init__(fields, {name for name in fields if name}, top.separator)
         pairs = zip(top.written, fields, strict=True)
         self.unread = [name for name, field in pairs if name and not field]
-        self._typed = not _TYPED.isdisjoint(fields)
         self._assumes_dtype = False
 
-    def calls(self, kind: str, part: bytes, options: LogOptions) -> Iterable[Call]:
-        self._assumes_dtype = not self._typed and not options.dtype
-        return super().calls(kind, part, options)
+    def note_dtype(self, cells: Fields, options: LogOptions) -> None:
+        """Note if a row has no dtype, and none is given."""
+        texts = [cells.text(name) for name in _TYPED]
+        typed = any(not _is_open(text) and not _is_letter(text) for text in texts)
+        self._assumes_dtype |= not typed and not options.dtype
 
     def notes(self) -> tuple[str, ...]:
         return (*([ASSUMED_DTYPE] if self._assumes_dtype else []), *super().notes())
@@ -343,6 +344,7 @@ class _Gemms(_Shapes):
 
     def row(self, cells: Fields, options: LogOptions) -> Iterator[Call]:
         count = _count(cells)
+        self.note_dtype(cells, options)
         if letters := _letters(cells):
             self._by_columns = True
             call = _column_major(cells, letters, options)
@@ -445,6 +447,7 @@ def _layer_table(top: _Header) -> _Shapes | None:
 class _Attention(_Shapes):
     def row(self, cells: Fields, options: LogOptions) -> Iterator[Call]:
         count = _count(cells)
+        self.note_dtype(cells, options)
         _refuse_backward(cells)
         sizes = {name: cells.whole(name) for name in ("heads_q", "seq_q", "dim_qk")}
         sizes |= {"seq_kv": sizes["seq_q"]}
@@ -468,6 +471,7 @@ class _Convolutions(_Shapes):
 
     def row(self, cells: Fields, options: LogOptions) -> Iterator[Call]:
         count = _count(cells)
+        self.note_dtype(cells, options)
         _refuse_backward(cells)
         sizes = {name: cells.whole(name) for name in ("n", "c", "k", "r", "s")}
         for short, default in (("stride", 1), ("pad", 0), ("dilation", 1)):

@@ -117,6 +117,38 @@ def _in_module(name):
     return move
 
 
+@_in_module("aiter.ops.triton.attention.mla_decode_rope")
+def decode_attention_fwd_grouped_rope(
+    q,
+    k_buffer,
+    v_buffer,
+    o,
+    kv_indptr,
+    kv_indices,
+    k_pe_tokens,
+    kv_lora_rank,
+    rotary_dim,
+    cos_sin_cache,
+    positions,
+    attn_logits,
+    num_kv_splits,
+    sm_scale,
+    logit_cap=0.0,
+    use_rope=False,
+    is_neox_style=False,
+    config=None,
+):
+    assert kv_indptr.dtype is torch.int32
+    assert q.shape[2] == k_buffer.shape[2] == kv_lora_rank + rotary_dim
+    assert attn_logits.shape == (*q.shape[:2], num_kv_splits, kv_lora_rank + 1)
+    assert not logit_cap
+    assert not use_rope
+    for i in range(len(q)):
+        rows = kv_indices[kv_indptr[i] : kv_indptr[i + 1]]
+        k, v = (each[rows][None] for each in (k_buffer, v_buffer))
+        o[i] = _attention(q[i][None, None], k, v, sm_scale, False)[0, 0]
+
+
 @_in_module("aiter.tuned_gemm")
 def gemm_a16w16(A, B, bias=None, otype=None, scale_a=None, scale_b=None, scale_c=None):
     return _product(A, B, bias).to(otype or A.dtype)

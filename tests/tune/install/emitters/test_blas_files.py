@@ -106,6 +106,15 @@ def test_the_index_of_a_named_solution_is_that_of_the_final(w, tmp_path):
     assert ",solution_index,solution_name," in change.edits[0].after, "the order that is read"
 
 
+@pytest.mark.parametrize("emitter", [HIPBLASLT, TUNABLEOP])
+def test_a_split_of_k_at_run_time_is_in_no_file(w, tmp_path, emitter):
+    options = w.VALIDATORS if emitter is TUNABLEOP else {}
+    for values, written in (({"splitk": 0}, True), ({"splitk": 4}, False), ({"wgm": 8}, False)):
+        config = {"solution_index": 9, **values}
+        winner = w.outcome(backend="hipblaslt", config=config, version="1-cafe")
+        assert bool(after(emitter, [winner], tmp_path, **options).edits) == written
+
+
 @pytest.mark.parametrize(
     ("emitter", "index", "before"),
     [

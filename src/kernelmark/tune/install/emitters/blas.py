@@ -82,6 +82,8 @@ def solution_index(outcome: Outcome) -> int:
     """Return the library's index of the winner as it was in the final. Raise CannotWrite without a
     kernel name, by which the index can be checked later."""
     tuned = outcome.tuned
+    if at_run_time := [name for name in ("splitk", "wgm") if tuned.config.get(name)]:
+        raise CannotWrite(f"a file of a library has no {' and '.join(at_run_time)} of a call")
     # Some backends have the solution's name as config; the kernel then has the index.
     index = tuned.config.get("solution_index", tuned.kernel.resources.get("solution_index"))
     if not isinstance(index, int) or isinstance(index, bool):

@@ -80,6 +80,16 @@ def test_what_can_be_no_tool(name: str) -> None:
         Tool(name)
 
 
+def test_an_agent_cannot_choose_what_its_kernel_is_judged_by() -> None:
+    tool = Tool("judge")
+    assert "seed" not in tool.document()["inputSchema"]["properties"]
+    arguments = {"kernel": "mine.py", "problem": ["gemm m=8 n=8 k=8 dtype=f32"]}
+    assert "--reference=numpy" in tool.command_line({**arguments, "reference": "numpy"})
+    for wrong in ({"seed": "0" * 32}, {"reference": "./mine.py"}):
+        with pytest.raises(UsageError):
+            tool.command_line({**arguments, **wrong})
+
+
 def test_a_session_of_an_agent(tmp_path: Any) -> None:
     store = f"sqlite:///{tmp_path}/none.sqlite"
     client = Client(

@@ -18,6 +18,7 @@ from types import UnionType
 from typing import IO, Annotated, Any, Literal, get_args, get_origin
 
 import kernelmark
+from kernelmark.backends import is_file
 from kernelmark.cli import options as o
 from kernelmark.core.errors import UsageError
 from kernelmark.core.units import duration_text, join_and
@@ -26,6 +27,8 @@ from kernelmark.host.processes import child_group, kill_group, own_command
 # What an agent needs to learn and to judge. Others may execute the agent's code with the rights of
 # the user who started the server.
 TOOLS = ("list", "show", "compare", "history", "judge", "doctor")
+# A kernel whose author knows the seed could foresee all inputs.
+_TRUSTED = {"judge": ("--seed",)}
 _VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 # The answer is JSON, on stdout.
 _OUTPUTS = ("--json", "--csv", "--md", "--figure", "--help-all", "--quiet")
@@ -89,7 +92,8 @@ class Tool:
         from kernelmark.cli.app import command
 
         parameters: list[Any] = command().commands[self.name].params
-        return [p for p in parameters if not {*p.opts} & {*_OUTPUTS}]
+        hidden = {*_OUTPUTS, *_TRUSTED.get(self.name, ())}
+        return [p for p in parameters if not {*p.opts} & hidden]
 
     @property
     def _has_json(self) -> bool:
@@ -125,6 +129,11 @@ class Tool:
             if (value := arguments.get(name)) is None:
                 continue
             values = [str(v) for v in (value if isinstance(value, list) else [value])]
+            if name == "reference" and any(map(is_file, values)):
+                raise UsageError(
+                    "an agent cannot name a kernel file as the trusted reference, which would be"
+                    " executed without a sandbox"
+                )
             if parameter.param_type_name == "argument":
                 words += values
             elif parameter.is_flag:

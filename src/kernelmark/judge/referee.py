@@ -13,6 +13,7 @@ import dataclasses
 import math
 import secrets
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -222,6 +223,8 @@ class Question:
 def open_device(name: str) -> Device:
     """Open a device whose memory can be shared with another process: of a CPU all cores, so that
     this process need not run on those of the kernel."""
+    if sys.platform != "linux":
+        raise UsageError("kernels are judged on Linux only", hint="elsewhere, use kmark run")
     kind, _, index = name.partition(":")
     if kind == "cpu":
         return SharedCpu()

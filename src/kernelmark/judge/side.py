@@ -45,7 +45,6 @@ from kernelmark.measure.sets import Arena, make_arena
 
 # Linux 5.1: no further writable mapping. Python has no name for it before 3.13.
 _SEAL_FUTURE_WRITE = 0x0010
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _PAGES = 4  # of orders: 8 bytes for a launch
 MOST_LAUNCHES = _PAGES * mmap.PAGESIZE // 8 - child.ORDER
 # What a kernel and its libraries may take beyond the tensors, at least; or half of what is free.
@@ -85,7 +84,7 @@ class SharedBuffer(HostBuffer):
 
     def seal(self, *, read_only: bool) -> None:
         """Fix the size, which this process relies on, and let no other process write."""
-        fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, _SEALS)
+        fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
         if read_only:
             with contextlib.suppress(OSError):  # before Linux 5.1
                 fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, _SEAL_FUTURE_WRITE)

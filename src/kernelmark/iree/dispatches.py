@@ -23,14 +23,18 @@ from kernelmark.core.units import join_and
 from kernelmark.iree.modules import (
     ModuleCall,
     Variant,
+    allocator_options,
     build_variant,
     check_least,
     check_module,
     check_timeout,
+    lower_module,
     make_inputs,
-    read_signature,
+    parameter_options,
     resolve_target,
 )
+from kernelmark.iree.reference import parse_map
+from kernelmark.iree.signature import read_signature
 from kernelmark.kernels.mlir.base import DTYPE_OF
 from kernelmark.workloads.workload import Call, Workload, write
 
@@ -72,12 +76,15 @@ def rank_dispatches(
     rounds: int = 3,
     timeout_s: float = 300.0,
     threads: int = 0,
+    parameters: Sequence[str] = (),
+    device_allocator: str = "",
     on_step: Callable[[str], None] = lambda step: None,
 ) -> tuple[DispatchCost, ...]:
     """Measure each dispatch inside the model and return them, most expensive first."""
     check_module(module)
     check_least("--rounds", rounds, 1)
     check_timeout(timeout_s)
+    options = (*parameter_options(module, parameters), *allocator_options(device_allocator))
     goal = resolve_target(target)
     if goal.gpu and (reason := absent(goal.driver)):
         raise UsageError(
@@ -89,7 +96,9 @@ def rank_dispatches(
         folder = Path(temporary)
         on_step("compile")
         built = build_variant(module, Variant(name="model", flags=tuple(flags)), goal, folder)
-        name, signature = read_signature(built.binary, function)
+        name, signature = read_signature(
+            built.binary, function, lambda: lower_module(module, flags)
+        )
         call = ModuleCall(
             function=name,
             inputs=make_inputs(signature, inputs),
@@ -97,6 +106,7 @@ def rank_dispatches(
             folder=folder,
             timeout_s=timeout_s,
             threads=threads,
+            options=options,
         )
         timed: list[ToolRound] = []
         for number in range(rounds):
@@ -107,18 +117,22 @@ def rank_dispatches(
         raise UsageError(f"iree reports no times of dispatches on {goal.name}")
     computed = dict(what for text in built.sources.values() for what in computed_by(text))
     used = {dispatch.name: dispatch.resources for dispatch in built.dispatches}
-    total = statistics.median(item.kernel_s for item in timed)
+    seconds = {
+        kernel: statistics.median(item.dispatches[kernel].seconds for item in timed)
+        for kernel in timed[0].dispatches
+        if all(kernel in item.dispatches for item in timed)
+    }
+    total = sum(seconds.values())  # not the median of the sums: the fractions add to 1
     costs = [
         DispatchCost(
             name=kernel,
-            seconds=(seconds := statistics.median(r.dispatches[kernel].seconds for r in timed)),
+            seconds=seconds[kernel],
             calls=max(1, round(timed[0].dispatches[kernel].calls)),
-            fraction=seconds / total if total else 0.0,
+            fraction=seconds[kernel] / total if total else 0.0,
             computed=computed.get(kernel, Computed(why=Reason("its source was not dumped"))),
             resources=used.get(kernel, FrozenDict()),
         )
-        for kernel in timed[0].dispatches
-        if all(kernel in item.dispatches for item in timed)
+        for kernel in seconds
     ]
     return tuple(sorted(costs, key=lambda item: -item.seconds))
 
@@ -248,14 +262,7 @@ def _maps(op: Any) -> list[list[int | None]]:
 
     named = op.name.startswith("linalg.")
     maps = linalg.get_indexing_maps(op) if named else op.attributes["indexing_maps"]
-    return [_parse_map(str(item)) for item in maps]
-
-
-def _parse_map(text: str) -> list[int | None]:
-    """Parse `affine_map<(d0, d1) -> (d0, d1 * 2)>`."""
-    results = text.partition("->")[2].strip().rstrip(">").strip("() ")
-    indices = [word.strip() for word in results.split(",")] if results else []
-    return [int(word[1:]) if word[1:].isdecimal() and word[0] == "d" else None for word in indices]
+    return [parse_map(str(item)) for item in maps]
 
 
 def _shape(value: Any) -> list[int]:

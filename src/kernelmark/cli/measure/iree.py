@@ -36,6 +36,21 @@ InputWords = Annotated[
         common=True,
     ),
 ]
+Parameters = Annotated[
+    list[str] | None,
+    o.option(
+        "--parameters SCOPE=FILE",
+        help="Load the parameters of a scope from a file (.irpa, .gguf, .safetensors); FILE alone "
+        "for those without a scope. Repeatable.",
+        common=True,
+    ),
+]
+Allocator = Annotated[
+    str,
+    o.option(
+        "--device-allocator SPEC", help="Allocate with this allocator of IREE, such as caching."
+    ),
+]
 Timeout = Annotated[float, o.option("--timeout SECONDS", help="Limit the seconds of one process.")]
 
 
@@ -53,6 +68,8 @@ def ab(
     target: Target = "cpu",
     function: Function = "",
     inputs: InputWords = None,
+    parameters: Parameters = None,
+    device_allocator: Allocator = "",
     tolerance: Annotated[
         float | None,
         o.option(
@@ -62,7 +79,10 @@ def ab(
     ] = None,
     reference: Annotated[
         bool,
-        o.option("--reference/--no-reference", help="Compare with the same module in float64."),
+        o.option(
+            "--reference/--no-reference",
+            help="Compare with the same module in float64, or in float32.",
+        ),
     ] = True,
     compile_only: Annotated[
         bool, o.option("--compile-only", help="List dispatches and resources; run nothing.")
@@ -106,6 +126,8 @@ def ab(
         target=target,
         function=function,
         inputs=tuple(inputs or ()),
+        parameters=tuple(parameters or ()),
+        device_allocator=device_allocator,
         tolerance=tolerance,
         reference=reference,
         run=not compile_only,
@@ -130,6 +152,8 @@ def ab(
         say(f"not run: {report.not_run}")
     if not quiet and report.no_reference:
         say(f"no float64 reference: {report.no_reference.splitlines()[0]}")
+        if report.reference_error is not None:
+            say(f"compared with {report.reference}, whose error is {report.reference_error:.2g}")
     for outcome in report.outcomes:
         if outcome.error:
             say(f"{outcome.variant.name}: {outcome.error.splitlines()[0]}")
@@ -148,6 +172,8 @@ def dispatches(
     ] = "cpu",
     function: Function = "",
     inputs: InputWords = None,
+    parameters: Parameters = None,
+    device_allocator: Allocator = "",
     flags: Annotated[str, o.option("--flags FLAGS", help="Pass these flags to iree-compile.")] = "",
     rounds: Annotated[int, o.option("--rounds N", help="Time N processes.")] = 3,
     workload: Annotated[
@@ -179,6 +205,8 @@ def dispatches(
         function=function,
         flags=split_words(flags),
         inputs=inputs or (),
+        parameters=parameters or (),
+        device_allocator=device_allocator,
         rounds=rounds,
         timeout_s=timeout,
         threads=threads or 0,

@@ -15,7 +15,13 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Status
 from kernelmark.iree.ab import VariantPlan, compare_variants
-from kernelmark.iree.dispatches import computed_by, rank_dispatches, save_workload, workload_of
+from kernelmark.iree.dispatches import (
+    computed_by,
+    rank_benchmarks,
+    rank_dispatches,
+    save_workload,
+    workload_of,
+)
 from kernelmark.iree.modules import Variant, parse_variant
 from kernelmark.stores import open_store
 from kernelmark.workloads import suites, workload
@@ -353,6 +359,42 @@ def test_a_model_becomes_a_workload(tmp_path):
     assert workload.read(tmp_path / "workload.csv").calls == found.calls
     suite = suites.load(str(tmp_path / "suite.toml"))
     assert {p.key for p in suite.problems} == {call.problem.key for call in found.calls}
+
+
+CONV = """
+func.func @main(%x: tensor<1x8x10x10xf32>, %w: tensor<16x8x3x3xf32>, %y: tensor<1x16x8x8xf32>)
+    -> tensor<1x16x8x8xf32> {
+  %0 = linalg.conv_2d_nchw_fchw {strides = dense<1> : tensor<2xi64>}
+      ins(%x, %w : tensor<1x8x10x10xf32>, tensor<16x8x3x3xf32>)
+      outs(%y : tensor<1x16x8x8xf32>) -> tensor<1x16x8x8xf32>
+  return %0 : tensor<1x16x8x8xf32>
+}
+"""
+
+
+@pytest.mark.parametrize("text", [MODULE, pytest.param(CONV, marks=pytest.mark.slow)])
+def test_a_benchmark_of_a_dispatch_is_the_dispatch_in_the_model(tmp_path, text):
+    (tmp_path / "m.mlir").write_text(text)
+    in_model = rank_dispatches(tmp_path / "m.mlir", rounds=1, benchmarks=tmp_path / "b")
+    assert {f"{cost.name}.mlir" for cost in in_model} == {
+        p.name for p in (tmp_path / "b").iterdir()
+    }
+    alone = rank_benchmarks(tmp_path / "b", rounds=1)
+    assert [(one.name, one.computed.problem) for one in alone] == [
+        (one.name, one.computed.problem) for one in in_model
+    ]
+    assert [one.fraction for one in alone] == [1.0]
+    # A benchmark with a config would keep it, whatever a tuning spec says.
+    assert not any("lowering_config" in p.read_text() for p in (tmp_path / "b").iterdir())
+
+
+def test_what_is_no_benchmark_is_named(tmp_path):
+    with pytest.raises(UsageError):
+        rank_benchmarks(tmp_path)
+    (tmp_path / "x.mlir").write_text("func.func @f(")
+    with pytest.raises(UsageError) as caught:
+        rank_benchmarks(tmp_path)
+    assert "x.mlir" in caught.value.message
 
 
 @pytest.mark.parametrize(

@@ -381,10 +381,13 @@ class ModuleCall:
         ]
         return parse_round(self._run("iree-benchmark-module", binary, options))
 
-    def _run(self, tool: str, binary: Path, options: Sequence[str]) -> str:
+    def command(self, tool: str, binary: Path) -> list[str]:
+        """Return the command that calls the function with one of IREE's tools."""
         start = tool_command(tool, binary, self.function, self.target, self.threads)
-        arguments = (*self.options, *_arguments(self.inputs, self.folder), *options)
-        return run_tool([*start, *arguments], self.timeout_s)
+        return [*start, *self.options, *_arguments(self.inputs, self.folder)]
+
+    def _run(self, tool: str, binary: Path, options: Sequence[str]) -> str:
+        return run_tool([*self.command(tool, binary), *options], self.timeout_s)
 
 
 def _arguments(inputs: Sequence[ModuleInput], folder: Path) -> list[str]:

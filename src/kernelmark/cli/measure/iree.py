@@ -184,6 +184,13 @@ def dispatches(
             "'kmark tune' and DIR/suite.toml for 'kmark run -s'.",
         ),
     ] = None,
+    benchmarks: Annotated[
+        Path | None,
+        o.option(
+            "--output -o DIR",
+            help="Write a benchmark of each dispatch, for iree-compile and iree-benchmark-module.",
+        ),
+    ] = None,
     timeout: Timeout = 300.0,
     threads: o.Threads = None,
     json: o.Json = None,
@@ -191,30 +198,59 @@ def dispatches(
 ) -> int:
     """Rank a model's dispatches by time; write a workload.
 
+    MODULE may be a folder of dispatch benchmarks: those of -o, or of iree-compile
+    --iree-hal-dump-executable-benchmarks-to.
+
     For example: kmark iree dispatches unet.mlir --workload unet
     """
+    from kernelmark.core.errors import UsageError
     from kernelmark.core.files import json_text
-    from kernelmark.iree.dispatches import rank_dispatches, save_workload, workload_of
+    from kernelmark.iree.dispatches import (
+        rank_benchmarks,
+        rank_dispatches,
+        save_workload,
+        workload_of,
+    )
     from kernelmark.iree.modules import split_words
     from kernelmark.report.iree import costs_document, costs_table
 
     outputs = o.Outputs(json=json)
-    costs = rank_dispatches(
-        module,
-        target=target,
-        function=function,
-        flags=split_words(flags),
-        inputs=inputs or (),
-        parameters=parameters or (),
-        device_allocator=device_allocator,
-        rounds=rounds,
-        timeout_s=timeout,
-        threads=threads or 0,
-        on_step=(lambda step: None) if quiet else say,
-    )
+    on_step = (lambda step: None) if quiet else say
+    if module.is_dir():
+        if function or inputs or parameters or device_allocator or benchmarks:
+            raise UsageError(
+                f"{module} is a folder of dispatch benchmarks, which have no function to call",
+                hint="leave out --function, --input, --parameters, --device-allocator and -o",
+            )
+        costs = rank_benchmarks(
+            module,
+            target=target,
+            flags=split_words(flags),
+            rounds=rounds,
+            timeout_s=timeout,
+            threads=threads or 0,
+            on_step=on_step,
+        )
+    else:
+        costs = rank_dispatches(
+            module,
+            target=target,
+            function=function,
+            flags=split_words(flags),
+            inputs=inputs or (),
+            parameters=parameters or (),
+            device_allocator=device_allocator,
+            benchmarks=benchmarks,
+            rounds=rounds,
+            timeout_s=timeout,
+            threads=threads or 0,
+            on_step=on_step,
+        )
     outputs.put(json=lambda: json_text(costs_document(costs)))
     if not outputs.stdout_taken:
         put_tables([costs_table(costs)])
+    if benchmarks is not None:
+        say(f"written: {benchmarks}; next: kmark iree dispatches {shlex.quote(str(benchmarks))}")
     if workload is None:
         return 0
     workload_calls = workload_of(costs, Path(workload).name)

@@ -427,8 +427,8 @@ class DispatchTime:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolRound:
     """The times of one process of iree-benchmark-module: a sample per repetition, and the time of
-    each kernel. `cpu_s` has the CPU time of all threads for each sample. `dispatches` is empty if the
-    driver does not attribute time to kernels. `timed_s` is the total over all iterations of all
+    each kernel. `cpu_s` has the CPU time of all threads for each sample. `dispatches` is empty if
+    the driver does not attribute time to kernels. `timed_s` is the total over all iterations of all
     repetitions."""
 
     samples_s: tuple[float, ...]

@@ -20,7 +20,7 @@ Every public name of `import kernelmark as km`, with its signature; `help(km.run
 [Python and notebooks](python.md) is the introduction. Times are seconds, sizes bytes, clocks MHz.
 """
 PARTS = {
-    "Measure": ("run", "bench", "compare_kernels", "do_bench", "perf_report", "Timing"),
+    "Measure": ("run", "bench", "compare_kernels", "judge", "do_bench", "perf_report", "Timing"),
     "Results": ("Results", "Result", "Measurement", "Status", "Case", "Problem", "Run"),
     "Stored runs and figures": ("load", "open_store", "plot"),
     "Problems and suites": ("parse", "suite", "suites"),

@@ -55,14 +55,19 @@ def packages(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("suffix", [".whl", ".gz"])
-def test_a_package_installs_and_runs(packages, suffix, tmp_path):
-    """In a clean environment, with what pip alone installs, away from the sources."""
+@pytest.mark.parametrize(
+    ("suffix", "versions"), [(".whl", "newest"), (".gz", "newest"), (".whl", "lowest")]
+)
+def test_a_package_installs_and_runs(packages, suffix, versions, tmp_path):
+    """In a clean environment, with what pip alone installs, away from the sources; also with the
+    lowest versions that it declares."""
     package = packages[suffix]
     assert package.stat().st_size <= MOST_BYTES
     venv.create(tmp_path / "clean", with_pip=True)
     python = tmp_path / "clean" / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "install", "-q", str(package)], check=True)
+    lowest = [text.replace(">=", "==") for text in PROJECT["dependencies"]]
+    asked = [str(package), *(lowest if versions == "lowest" else [])]
+    subprocess.run([python, "-m", "pip", "install", "-q", *asked], check=True)
     hidden = ("PYTHONPATH", "KERNELMARK_STORE", "KERNELMARK_CACHE", "VIRTUAL_ENV")
     home = {"HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
     environment = {k: v for k, v in os.environ.items() if k not in hidden} | home
@@ -76,6 +81,7 @@ def test_a_package_installs_and_runs(packages, suffix, tmp_path):
         return done.stdout
 
     assert "kmark" in ends("kmark", "--help")
+    assert "--accept" in ends("kmark", "history", "--help-all")
     assert PROJECT["version"] in ends("kernelmark", "--version")
     assert "gemm m=64" in ends("kmark", *FIRST.split())
     assert "gemm m=64" in ends("kmark", "show", "latest")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kernelmark.api.bench import bench, compare_kernels
     from kernelmark.api.do_bench import do_bench, perf_report
     from kernelmark.api.plot import plot
+    from kernelmark.api.referee import judge
     from kernelmark.api.results import Results, load
     from kernelmark.api.run import run, suite, suites
     from kernelmark.core.errors import KernelmarkError
@@ -46,6 +47,7 @@ __all__ = [
     "compare_kernels",
     "devices",
     "do_bench",
+    "judge",
     "load",
     "micro",
     "open_store",
@@ -72,6 +74,7 @@ _HOMES = {
     "bench": "kernelmark.api.bench",
     "compare_kernels": "kernelmark.api.bench",
     "do_bench": "kernelmark.api.do_bench",
+    "judge": "kernelmark.api.referee",
     "load": "kernelmark.api.results",
     "load_ipython_extension": "kernelmark.notebook",
     "open_store": "kernelmark.stores",

@@ -100,14 +100,15 @@ def marks(path: Path, cache: Cache) -> list[pytest.MarkDecorator]:
     "fake", [pytest.param(f, id=f.name, marks=marks(f.path, f.cache)) for f in FAKES]
 )
 def test_a_fake_is_refused(device: CpuDevice, fake: Any) -> None:
-    """A gain within the interval is not refused, nor seen by anybody: where other work makes the
-    interval that wide, the fake is measured again."""
+    """A gain within the interval is not refused, nor seen by anybody, and what the audit could not
+    repeat is not ranked: where other work does that, the fake is measured again."""
     for _ in range(ATTEMPTS):
         result = run(device, fake.path, fake.problem, fake.cache)
         if result.status.value in REFUSED:
             return
-        assert result.measurement is not None, result.error
-        assert result.measurement.rel_half_width > LEAST_GAIN, result
+        measured = result.measurement
+        assert measured is not None, result.error
+        assert not measured.reliable or measured.rel_half_width > LEAST_GAIN, result
     pytest.skip("other work on this machine leaves no interval that is narrow enough")
 
 

@@ -14,7 +14,7 @@ from kernelmark.measure import loop
 from kernelmark.measure.audit import TimedBlock
 from kernelmark.measure.blocks import audit_warnings
 from kernelmark.measure.check import PendingCheck, check_audit_time, combine
-from kernelmark.measure.protocol import PHASES, _BlockLoop
+from kernelmark.measure.protocol import PHASES, Steps, _BlockLoop
 from kernelmark.measure.sets import MAX_RECORDED_SETS, BoundBlock
 
 
@@ -403,8 +403,8 @@ def test_an_audited_block_that_was_slow_is_followed_by_another(
     seconds = iter([4e-4, *4 * [1e-4], *([4e-4, 4e-4] if slow_again else [1e-4])])
     timed = _BlockLoop._measure_block
 
-    def measure_block(self: _BlockLoop, number: int, block: BoundBlock) -> None:
-        timed(self, number, block)
+    def measure_block(self: _BlockLoop, number: int, block: BoundBlock) -> Steps[None]:
+        yield from timed(self, number, block)
         last = self._blocks[-1]
         samples = (next(seconds),) * len(last.samples_s)
         self._blocks[-1] = dataclasses.replace(last, samples_s=samples)

@@ -1,4 +1,4 @@
-"""Cases of one problem measured block by block, by turns; each that fails, or all if the worker is
+"""Cases of one problem measured by turns; each that fails, or all if the worker is
 lost, are measured alone."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.result import Case, Result, ResultSet, Run, Status
 from kernelmark.core.timing import Timer, Timing
 from kernelmark.devices.fake import kind
-from kernelmark.measure.protocol import _BlockLoop
+from kernelmark.measure.protocol import Pause, Steps, _BlockLoop
 from kernelmark.ops import parse
 from kernelmark.report.results import result_rows
 from kernelmark.runners.events import CaseFinished, CaseStarted, Event
@@ -35,23 +35,30 @@ def finished(events: list[Event]) -> list[Result]:
     return [event.result for event in events if isinstance(event, CaseFinished)]
 
 
-def test_blocks_alternate_forwards_and_backwards(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_alternate_forwards_and_backwards(monkeypatch: pytest.MonkeyPatch) -> None:
     loops: list[_BlockLoop] = []
-    blocks: list[int] = []
-    run_block = _BlockLoop._run_block
+    pauses: list[tuple[Pause, int]] = []
+    pause = _BlockLoop._pause
 
-    def noted(self: _BlockLoop, number: int) -> object:
+    def noted(self: _BlockLoop, at: Pause) -> Steps[None]:
         if self not in loops:
             loops.append(self)
-        blocks.append(loops.index(self))
-        return run_block(self, number)
+        pauses.append((at, loops.index(self)))
+        return pause(self, at)
 
-    monkeypatch.setattr(_BlockLoop, "_run_block", noted)
-    results = execute_in_turns([case(), case(time_us=1000.0)], kind.open(0), lambda phase: None)
-    assert blocks[:8] == [0, 1, 1, 0, 0, 1, 1, 0][: len(blocks)]
+    monkeypatch.setattr(_BlockLoop, "_pause", noted)
+    cases = [case(time_us=500.0), case(time_us=500.0, seed=1)]
+    results = execute_in_turns(cases, kind.open(0), lambda phase: None)
     assert [r.status for r in results] == [Status.OK, Status.OK]
     assert results[0].started == results[1].started
-    assert [dict(r.case.config) for r in results] == [{}, {"time_us": 1000.0}]
+    assert [dict(r.case.config) for r in results] == [dict(c.config) for c in cases]
+    turns = pauses[2 : pauses.index((Pause.TIMED, 0))]
+    assert pauses[:2] == [(Pause.READY, 0), (Pause.READY, 1)]
+    assert turns[:4] == [(Pause.TURN, 0), (Pause.TURN, 1), (Pause.TURN, 1), (Pause.TURN, 0)]
+    timed = 0  # both are set up again only once both are timed
+    for at, _ in pauses:
+        timed += at is Pause.TIMED
+        assert at is not Pause.READY or timed % 2 == 0
 
 
 def test_a_failure_of_one_does_not_end_the_others() -> None:

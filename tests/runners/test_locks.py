@@ -253,3 +253,29 @@ def test_without_a_folder_it_goes_on(run, tmp_path, monkeypatch):
     monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path / "file"))
     with locks.hold_run_locks(["one"]):
         assert locks.current_state(run) is RunState.RUNNING
+
+
+def test_a_program_keeps_the_lock_it_was_started_with(tmp_path: Path) -> None:
+    """Also for what it starts, and kernelmark in it does not wait for itself."""
+    inside = (
+        "import os; from kernelmark.devices.cpu import kind; from kernelmark.runners import locks\n"
+        "with locks.hold_lock(kind.infos()[0], lambda holder: os._exit(9)): os._exit(5)"
+    )
+    env = {**os.environ, "KERNELMARK_LOCKS": str(tmp_path)}
+    kmark = [sys.executable, "-m", "kernelmark", "lock", "--"]
+    assert subprocess.run([*kmark, sys.executable, "-c", inside], env=env).returncode == 5
+    program = subprocess.Popen(
+        [*kmark, "sh", "-c", "echo held; read line"],
+        env=env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == b"held\n"
+        (path,) = tmp_path.iterdir()
+        with path.open() as file:
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            program.communicate(b"\n", timeout=60)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -135,11 +136,14 @@ class Refusing(Scripted):
             known=(),
             why="",
         )
-        for event in super().run(cases):
-            if isinstance(event, CaseFinished) and event.result.case not in self._known:
-                refused = dataclasses.replace(event.result, status=Status.UNSUPPORTED, error=error)
-                event = dataclasses.replace(event, result=refused)
-            yield event
+        with contextlib.closing(super().run(cases)) as events:  # type: ignore[type-var]
+            for event in events:
+                if isinstance(event, CaseFinished) and event.result.case not in self._known:
+                    refused = dataclasses.replace(
+                        event.result, status=Status.UNSUPPORTED, error=error
+                    )
+                    event = dataclasses.replace(event, result=refused)
+                yield event
 
 
 def test_a_config_that_every_case_refuses_is_a_mistake_and_leaves_no_run(store):
@@ -196,6 +200,26 @@ def test_resume_measures_only_what_has_no_result(store):
     assert [r.status for r in got.results] == [Status.OK, Status.CRASHED, Status.OK]
     assert store.run("r1").cases == 3
     assert store.run("r1").state is RunState.DONE
+
+
+def test_resume_reads_only_what_is_shown(store):
+    keys = [f"gemm m=8 n=8 k={k} dtype=f32" for k in range(1, 7)]
+    cases = [Case(problem=parse(key), backend="fake", timing=QUICK) for key in keys]
+    store.add_run(new_run())
+    statuses = [Status.OK, Status.OK, Status.OK, Status.CRASHED, Status.OK]
+    for number, status in enumerate(statuses):
+        one = Result(case=cases[number], device="fake", status=status, arch="fake")
+        store.add_results("r1", [one])
+    runner = Scripted()
+    resume = {"cases": cases, "runner": runner, "store": store, "resume": True, "problems": 2}
+    got = run_cases(run=store.run("r1"), **resume)
+    assert runner.seen == [cases[5]]
+    assert [result.case for result in got.results] == [*cases[:2], cases[3], cases[5]]
+    assert len(store.result_set("r1").results) == store.run("r1").cases == 6
+    again = run_cases(run=store.run("r1"), retry_failed=True, **resume)
+    assert runner.seen == [cases[5], cases[3]]
+    assert [result.case for result in again.results] == [*cases[:2], cases[3]]
+    assert not any(result.status.failed for result in store.results("r1"))
 
 
 @pytest.fixture

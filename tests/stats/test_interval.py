@@ -15,6 +15,7 @@ from kernelmark.stats.interval import (
     measured_interval,
     nested_interval,
     order_interval,
+    paired_blocks,
     single_interval,
 )
 
@@ -178,3 +179,21 @@ def test_a_unimodal_interval_stays_that_of_the_blocks() -> None:
     assert found.modes == ()
     medians = [block.median_s for block in blocks]
     assert (found.low_s, found.high_s) == nested_interval([medians])
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_blocks_by_turns_share_their_drift(more: int) -> None:
+    """A clock that falls by a tenth in a block cancels in its samples, taken by turns."""
+
+    def blocks(launch_s: float, samples: int) -> list[Block]:
+        drift = np.linspace(1.0, 1.1, 8)[:samples]
+        return [
+            Block(process=0, allocation=number, samples_s=tuple(launch_s * level * drift))
+            for number, level in enumerate((1.0, 1.5, 1.2))
+        ]
+
+    paired = paired_blocks(blocks(1.3e-4, 8), blocks(1e-4, 8 - more))
+    assert paired is not None
+    # Without the last of them the medians are of other times.
+    assert paired[0] == pytest.approx(1.3, rel=0.01 * more or 1e-9)
+    assert paired_blocks(blocks(1e-4, 8)[:1], blocks(1e-4, 8)) is None

@@ -27,6 +27,8 @@ from kernelmark.report import vega
 from kernelmark.stores import open_store
 from kernelmark.stores.store import Scope, Store
 from kernelmark.web.app import create_app
+from kernelmark.web.pages.kernels import CHANGED
+from kernelmark.web.site import write_site
 from kernelmark.web.source import Source
 
 from .conftest import RUNS, Tags, a_run, results_of
@@ -250,6 +252,29 @@ def test_a_site_has_every_page_and_no_broken_link(store, tmp_path, monkeypatch):
     explained = set((folder / "result").iterdir())
     assert run_cli(*words, "--every-result") == 0
     assert explained < set((folder / "result").iterdir())
+
+
+def test_a_site_of_many_results_has_whole_pages_of_the_newest_run(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(vega, "missing", lambda: "figures take most of the time")
+    monkeypatch.setattr("kernelmark.web.site._WHOLE", 3)
+    source = Source(store)
+    few, rest = write_site(source, tmp_path / "few", runs=3)
+    every, none = write_site(source, tmp_path / "every", runs=3, every_result=True)
+    assert (rest > none == 0, few < every) == (True, True)
+
+    def names(folder: str, kind: str) -> list[str]:
+        return sorted(file.stem for file in (tmp_path / folder / kind).glob("*.html"))
+
+    assert names("few", "run") == names("every", "run") == [f"run-{n:03}" for n in (5, 6, 7)]
+    assert {name.removesuffix("-cpu")[:7] for name in names("few", "result")} == {LAST}
+    assert all(LAST in name for name in names("few", "charts"))
+    changed = {k.case_id for k in source.refresh().kernels if k.state in CHANGED}
+    assert {name.partition("-")[0] for name in names("few", "series")} == changed
+    for page in (tmp_path / "few").rglob("*.html"):
+        for _, attributes in Tags(page.read_text()).found:
+            link = attributes.get("href")
+            if link and not link.startswith("#"):
+                assert (page.parent / link).resolve().is_file(), (page.name, link)
 
 
 def test_a_site_of_nothing_is_refused(tmp_path):

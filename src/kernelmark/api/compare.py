@@ -247,7 +247,8 @@ def audit(store: Store, newest: Sequence[Run]) -> Audit:
     later: ResultSet | None = None
     for run in newest:
         earlier = store.result_set(run.id)
-        if later is not None:
+        # Judging takes longer than reading, and backends of CPUs record no binary.
+        if later is not None and _binaries(earlier) & _binaries(later):
             try:
                 counts = compare_sets(earlier, later, rule=rule).audit
             except NothingToDo:
@@ -256,6 +257,10 @@ def audit(store: Store, newest: Sequence[Run]) -> Audit:
             alarms += counts.alarms
         later = earlier
     return Audit(compared=compared, alarms=alarms)
+
+
+def _binaries(results: ResultSet) -> set[str]:
+    return {result.kernel.binary_hash for result in results.results} - {""}
 
 
 def _changes(

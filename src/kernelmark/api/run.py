@@ -97,7 +97,7 @@ def run(
     limit: keep at most this many problems, a sample over ops, dtypes and sizes.
     canaries: add the canaries, three problems that should never change, to a suite.
     roofs: "stored" reuses roofs of the last week, "fresh" measures them, "none" does without.
-    interleave: "yes" measures the backends of a problem block by block, by turns; "auto" does so on
+    interleave: "yes" measures the backends of a problem by turns; "auto" does so on
         a GPU if the problem may be compute-bound.
     timeout_s: limit for one case.
     progress: write a line to stderr after each case, with the time left; in a notebook, where it
@@ -232,6 +232,7 @@ class Conduct:
     interleave: Interleave = "auto"
     retry_failed: bool = False
     refuse_config: bool = False  # raise if every case refuses a name in its config
+    problems: int | None = None  # of a resumed run, read only the results of so many, and failures
     repository: str = ""  # its commit is recorded; by default that of the working folder
 
     def __post_init__(self) -> None:
@@ -294,6 +295,7 @@ def measure(
             retry_failed=conduct.retry_failed,
             refuse_config=conduct.refuse_config,
             roofs=roofs,
+            problems=conduct.problems,
         )
     if resumed is not None and store is not None:
         roofs = stored_roofs(store, result_set)  # a resumed run keeps the roofs of its start

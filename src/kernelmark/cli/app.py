@@ -20,10 +20,10 @@ from typer.main import get_command
 
 from kernelmark.cli.compare import ab, ci, commands, compare
 from kernelmark.cli.hardware import doctor, micro
-from kernelmark.cli.measure import iree, run
+from kernelmark.cli.measure import iree, judge, run
 from kernelmark.cli.options import expand_options
 from kernelmark.cli.output import complain, say, silenced
-from kernelmark.cli.share import report
+from kernelmark.cli.share import mcp, report
 from kernelmark.cli.store import listing, transfer
 from kernelmark.cli.tune import apply as tune_apply
 from kernelmark.cli.tune import commands as tune
@@ -225,13 +225,19 @@ _JOBS: dict[str, dict[str, Callable[..., Any] | typer.Typer]] = {
     "Compare": {
         "ab": ab.ab,
         "aa": commands.aa,
+        "judge": judge.judge,
         "gate": ci.gate,
         "bisect": ci.bisect,
         "history": compare.history,
         "nightly": ci.nightly,
     },
     "Tune": {"iree": iree.app, "lint-configs": tune_apply.lint_configs},
-    "Know the hardware": {"micro": micro.micro, "roofs": micro.roofs, "watch": doctor.watch},
+    "Know the hardware": {
+        "micro": micro.micro,
+        "roofs": micro.roofs,
+        "watch": doctor.watch,
+        "lock": doctor.lock,
+    },
     "Share": {
         "plot": report.plot,
         "report": report.report,
@@ -239,6 +245,7 @@ _JOBS: dict[str, dict[str, Callable[..., Any] | typer.Typer]] = {
         "site": report.site,
         "push": report.push,
         "token": report.token,
+        "mcp": mcp.mcp,
     },
 }
 _IN_ORDER = {name: thing for job in _JOBS.values() for name, thing in job.items()}

@@ -123,8 +123,9 @@ def _plain_help(argv: Sequence[str]) -> None:
 
     if os.environ.get("NO_COLOR"):
         rich_utils.COLOR_SYSTEM = None
-    shown = TyperOption.display_type_rich
-    if not hasattr(shown, "of_values"):
+    # An older typer shows no types there.
+    shown = getattr(TyperOption, "display_type_rich", None)
+    if shown is not None and not hasattr(shown, "of_values"):
 
         def of_values(option: TyperOption, ctx: Any) -> str | None:
             return None if option.is_flag else shown(option, ctx)

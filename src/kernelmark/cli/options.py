@@ -204,7 +204,7 @@ Interleave = Annotated[
     option(
         "--interleave auto|yes|no",
         MEASUREMENT,
-        help="Measure the backends of a problem block by block, by turns (default: auto, on a GPU "
+        help="Measure the backends of a problem by turns (default: auto, on a GPU "
         "if the problem may be compute-bound).",
     ),
 ]

@@ -51,7 +51,19 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
 
 
+def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a dict of pairs; raise ValueError for a duplicate key, of which JSON readers silently
+    drop the first value."""
+    document = dict(pairs)
+    if len(document) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice} is given twice")
+    return document
+
+
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+_ONCE = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=once)
 
 
 def dumps(value: object) -> str:
@@ -64,8 +76,9 @@ def loads(text: str | bytes, kind: type[T]) -> T:
     return from_document(parse(text), kind)
 
 
-def parse(text: str | bytes) -> Json:
-    """Return the values of a JSON text; raise CodecError if it is not JSON."""
+def parse(text: str | bytes, *, foreign: bool = False) -> Json:
+    """Return the values of a JSON text; raise CodecError if it is not JSON, or, if another tool
+    wrote it (`foreign`), if an object has a key twice."""
     try:
         text = text.decode() if isinstance(text, bytes) else text
     except UnicodeDecodeError:
@@ -73,7 +86,7 @@ def parse(text: str | bytes) -> Json:
     if not text.strip():
         raise CodecError("it is empty")
     try:
-        return _DECODER.decode(text)
+        return (_ONCE if foreign else _DECODER).decode(text)
     except (ValueError, RecursionError) as error:
         begun = text.lstrip().startswith(("{", "["))
         raise CodecError(

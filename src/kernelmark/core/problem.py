@@ -42,8 +42,17 @@ class Problem:
         object.__setattr__(self, "dims", FrozenDict(self.dims))
         object.__setattr__(self, "dtypes", FrozenDict(self.dtypes))
         object.__setattr__(self, "options", FrozenDict(self.options))
-        _check_form(self)
-        object.__setattr__(self, "_key", _key_text(self))
+        _check_names(self.op, *self.dims, *self.dtypes, *self.options)
+        key = self.op
+        for name, size in self.dims.items():
+            if not isinstance(size, int) or isinstance(size, bool):
+                raise ProblemError(f"{name}={size!r} is not an integer")
+            key += f" {name}={size}"
+        for name, dtype_name in self.dtypes.items():
+            key += _dtype_word(name, dtype_name)
+        for name, value in self.options.items():
+            key += _option_word(name, value)
+        object.__setattr__(self, "_key", key)
 
     @property
     def key(self) -> str:
@@ -106,32 +115,12 @@ def parse_value(text: str) -> int | Option:
     return number
 
 
-def _key_text(problem: Problem) -> str:
-    key_words = [problem.op]
-    key_words += [f"{name}={value}" for name, value in problem.dims.items()]
-    key_words += [f"{name}={value}" for name, value in problem.dtypes.items()]
-    key_words += [f"{name}={_option_text(value)}" for name, value in problem.options.items()]
-    return " ".join(key_words)
-
-
-def _option_text(value: Option) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return repr(value) if isinstance(value, float) else value
-
-
-def _check_form(problem: Problem) -> None:
-    _check_names(problem.op, *problem.dims, *problem.dtypes, *problem.options)
-    for name, size in problem.dims.items():
-        if not isinstance(size, int) or isinstance(size, bool):
-            raise ProblemError(f"{name}={size!r} is not an integer")
-    for name, dtype_name in problem.dtypes.items():
-        if dtype_name not in DTYPES:
-            raise ProblemError(
-                f"{name}={dtype_name!r} is not a dtype", hint=f"known dtypes: {', '.join(DTYPES)}"
-            )
-    for name, value in problem.options.items():
-        _check_option(name, value)
+def _dtype_word(name: str, dtype_name: str) -> str:
+    if dtype_name not in DTYPES:
+        raise ProblemError(
+            f"{name}={dtype_name!r} is not a dtype", hint=f"known dtypes: {', '.join(DTYPES)}"
+        )
+    return f" {name}={dtype_name}"
 
 
 @functools.lru_cache(maxsize=256)
@@ -144,16 +133,17 @@ def _check_names(op: str, *names: str) -> None:
         raise ProblemError(f"{twice!r} is given twice in the problem")
 
 
-def _check_option(name: str, value: Option) -> None:
+def _option_word(name: str, value: Option) -> str:
     if isinstance(value, bool):
-        return
+        return f" {name}={'yes' if value else 'no'}"
     if isinstance(value, float):
         if not math.isfinite(value):
             raise ProblemError(f"{name}={value} is not finite")
-        return
+        return f" {name}={value!r}"
     if not isinstance(value, str):
         raise ProblemError(f"{name}={value!r} is not a word, number or truth value")
     _check_word(name, value)
+    return f" {name}={value}"
 
 
 @functools.lru_cache(maxsize=1024)

@@ -36,6 +36,7 @@ class Timer(StrEnum):
     GRAPH = "graph"  # captured graphs of N and 2N launches
     GATE = "gate"  # device events around launches that are queued behind a gate kernel
     PROFILER = "profiler"  # the vendor's profiler
+    OUTSIDE = "outside"  # the clock of another process, by two lengths (kmark judge)
     IREE = "iree-benchmark-module"  # IREE's benchmark program, for the backend iree
 
 
@@ -63,7 +64,8 @@ class Timing:
     These change what is measured:
 
     - `cache`: cold, flush or hot, the state of the caches at each launch;
-    - `timer`: auto, loop, cpu, graph, gate, profiler or iree-benchmark-module;
+    - `timer`: auto, loop, cpu, graph, gate, profiler or iree-benchmark-module, or outside, that of
+      `kmark judge`;
     - `strain`: none, bandwidth or compute, background load between launches;
     - `duty`: sustained, or burst for idle gaps between samples;
     - `threads`: CPU threads; 0 means every core that the process may use.

@@ -33,6 +33,12 @@ _HOST_MAPPED = 2
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
+class _IpcHandle(ctypes.Structure):
+    """CUipcMemHandle and hipIpcMemHandle_t, which are passed by value."""
+
+    _fields_ = (("reserved", ctypes.c_char * 64),)
+
+
 class GpuError(CaseError):
     """A call into the GPU driver library failed."""
 
@@ -253,6 +259,17 @@ class Driver:
 
     def free(self, address: int) -> None:
         self.call("free", _P(address))
+
+    def ipc_handle(self, address: int) -> bytes:
+        """Return the handle by which another process opens the allocation at `address`."""
+        handle = _IpcHandle()
+        self.call("get_ipc_handle", ctypes.byref(handle), _P(address))
+        return bytes(handle)
+
+    def open_ipc_handle(self, handle: bytes) -> int:
+        """Return the address here of an allocation of another process."""
+        lazy_peer_access = ctypes.c_uint(1)  # the only flag there is
+        return self._new("open_ipc_handle", _IpcHandle.from_buffer_copy(handle), lazy_peer_access)
 
     def host_allocate(self, nbytes: int) -> int:
         """Allocate pinned host memory that the device can access."""

@@ -47,6 +47,8 @@ _SYMBOLS = {
     "allocate": ("cuMemAlloc_v2", "hipMalloc"),
     "allocate_managed": ("cuMemAllocManaged", "hipMallocManaged"),
     "free": ("cuMemFree_v2", "hipFree"),
+    "get_ipc_handle": ("cuIpcGetMemHandle", "hipIpcGetMemHandle"),
+    "open_ipc_handle": ("cuIpcOpenMemHandle_v2", "hipIpcOpenMemHandle"),
     "host_allocate": ("cuMemHostAlloc", "hipHostMalloc"),
     "host_free": ("cuMemFreeHost", "hipHostFree"),
     "host_device_pointer": ("cuMemHostGetDevicePointer_v2", "hipHostGetDevicePointer"),

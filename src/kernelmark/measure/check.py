@@ -193,7 +193,7 @@ class Checker:
     """Checks outputs of one problem on one device."""
 
     def __init__(self, problem: Problem, op: Op, device: Device, seed: int) -> None:
-        self._problem = problem
+        self.problem = self._problem = problem
         self._op = op
         self._device = device
         self._seed = seed
@@ -211,6 +211,18 @@ class Checker:
         # Not the timing's seed, which would let a kernel predict the draws.
         self._rng = np.random.default_rng(secrets.randbits(128))
 
+    def _fill(self, arena: Arena, indices: Sequence[int]) -> None:
+        """Write the inputs of these sets."""
+        fill_inputs(self._device, arena, self._seed, indices)
+
+    def _inputs(self, number: int) -> Inputs:
+        """Return the inputs of a set with this number."""
+        return Inputs(self._tensors, self._seed, number)
+
+    def _count_changed(self, inputs: Sequence[tuple[Tensor, int]]) -> Deferred[list[int]]:
+        """Count the elements of each input that differ from what was written."""
+        return self._device.count_changed(inputs, self._seed)
+
     def refresh(self, arena: Arena, indices: Sequence[int] | None = None) -> list[int]:
         """Rewrite the inputs of these sets in place and poison their outputs. Without `indices`:
         all sets; on a CPU at most REWRITTEN_SETS, drawn at random. Return the sets rewritten."""
@@ -220,7 +232,7 @@ class Checker:
             first, others = chosen[:CHECKED_SETS], chosen[CHECKED_SETS:]
             chosen = first + self.draw(others, REWRITTEN_SETS - CHECKED_SETS)
         self._number(arena, chosen)
-        fill_inputs(self._device, arena, self._seed, chosen)
+        self._fill(arena, chosen)
         self._device.poison_all([self._output_of(arena, index) for index in chosen], self._poison)
         return chosen
 
@@ -246,7 +258,7 @@ class Checker:
         if is_new:
             self._number(arena, indices)
         if device.enqueues:
-            fill_inputs(device, arena, self._seed, indices)
+            self._fill(arena, indices)
             poisoned = indices if is_new else itertools.islice(itertools.cycle(idle), len(indices))
             device.poison_all([self._output_of(arena, i) for i in poisoned], self._poison)
             return
@@ -255,13 +267,13 @@ class Checker:
         for content in contents if is_new else ():
             content.fill(self._poison)
         if wake is not None:
-            fill_inputs(device, arena, self._seed, indices)
+            self._fill(arena, indices)
             numbers = list(arena.numbers)
             self._number(arena, indices)
-            fill_inputs(device, arena, self._seed, indices)
+            self._fill(arena, indices)
             wake()
             arena.numbers[:] = numbers
-        fill_inputs(device, arena, self._seed, indices)
+        self._fill(arena, indices)
         for output, content in zip(outputs, contents, strict=True):
             device.write(output.buffer, output.offset, content)
 
@@ -296,7 +308,7 @@ class Checker:
         inspected = [*launched, *untouched]
         # Comparing a large input takes longer on a CPU than launching it.
         compared = inspected if device.enqueues else inspected[:CHECKED_SETS]
-        changed = device.count_changed(arena.inputs(compared), self._seed)
+        changed = self._count_changed(arena.inputs(compared))
         outputs = [self._output_of(arena, index) for index in inspected]
         inspection = device.inspect(outputs, self._poison)
         parts: list[Deferred[PendingCheck]] = []
@@ -439,7 +451,7 @@ class Checker:
             more = self._op.scattered(self._problem, self._rng)
             where = np.union1d(where, more) if more.size else where
         got = decode(self._device.take(self._output_of(arena, index), where), self._output.dtype)
-        inputs = Inputs(self._tensors, self._seed, arena.numbers[index])
+        inputs = self._inputs(arena.numbers[index])
 
         def check() -> Check:
             reference = self._op.reference(self._problem, inputs, where)

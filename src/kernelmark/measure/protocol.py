@@ -7,12 +7,14 @@ and checked. Blocks follow until the interval over them is narrow enough.
 from __future__ import annotations
 
 import dataclasses
+import math
 import secrets
 import statistics
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -133,9 +135,17 @@ class SecondaryTimes:
         return statistics.median(rounds)
 
 
+class Pause(Enum):
+    """Where a measurement pauses, so that others can be measured by turns with it."""
+
+    READY = auto()  # a block is set up and warm
+    TURN = auto()  # some of the block's samples are taken, and more follow
+    TIMED = auto()  # all of them are taken, and their outputs are checked
+
+
 OnPhase = Callable[[str], None]
 _T = TypeVar("_T")
-Steps = Generator[None, None, _T]  # pauses between steps; returns a value
+Steps = Generator[Pause, None, _T]  # pauses between steps; returns a value
 
 # Phases of a case's wall time; `beside` is that of the secondary times (eager, hot).
 PHASES = ("inputs", "compile", "record", "warmup", "timed", "beside", "check")
@@ -211,9 +221,11 @@ def measure_blocks(
     prepare: Prepare,
     process: int = 0,
     on_phase: OnPhase | None = None,
+    turn_s: float = math.inf,
 ) -> Steps[Outcome]:
-    """Measure as `measure` does, pausing after each block. Others may be measured meanwhile."""
-    return _BlockLoop(problem, op, device, timing, prepare, process, on_phase).run()
+    """Measure as `measure` does, pausing around each block's samples, and among them after every
+    `turn_s` device seconds. Others may be measured meanwhile."""
+    return _BlockLoop(problem, op, device, timing, prepare, process, on_phase, turn_s).run()
 
 
 def finish(steps: Steps[_T]) -> _T:
@@ -237,8 +249,11 @@ class _BlockLoop:
         prepare: Prepare,
         process: int,
         on_phase: OnPhase | None,
+        turn_s: float,
     ) -> None:
         self._device = device
+        self._turn_s = turn_s
+        self._paused_s = 0.0
         more = min(timing.allocations + device.more_blocks, timing.max_allocations)
         timing = dataclasses.replace(timing, allocations=more)
         self._timing = timing
@@ -294,11 +309,7 @@ class _BlockLoop:
         try:
             self._fill_pools()
             while stop is None:
-                stop = self._run_block(len(self._blocks))
-                if stop is None:
-                    paused = time.perf_counter()
-                    yield
-                    begun += time.perf_counter() - paused
+                stop = yield from self._run_block(len(self._blocks))
         except BaseException:
             self._checker.cancel()
             raise
@@ -308,7 +319,7 @@ class _BlockLoop:
         with self._clock("check"):
             self._checker.receive_all()
             check = combine([pending() for pending in self._checks])
-        self._cost["total"] = time.perf_counter() - begun
+        self._cost["total"] = time.perf_counter() - begun - self._paused_s
         self._cost["device"] = self._device_s + self._warmup_s + self._timed_s
         return Outcome(
             measurement=measurement, check=check, kernel=self._kernel, cost=FrozenDict(self._cost)
@@ -363,12 +374,17 @@ class _BlockLoop:
                     source_bits(spec, self._timing.seed)
                     source_values(spec, self._timing.seed)
 
-    def _run_block(self, number: int) -> StopReason | None:
+    def _pause(self, at: Pause) -> Steps[None]:
+        paused = time.perf_counter()
+        yield at
+        self._paused_s += time.perf_counter() - paused
+
+    def _run_block(self, number: int) -> Steps[StopReason | None]:
         """Measure and check one block. Return why it was the last one, or None."""
         block = self._binder.take(number)
         try:
             self._setup_s += block.setup_s
-            self._measure_block(number, block)
+            yield from self._measure_block(number, block)
             self._fallbacks += block.sampler.fallbacks
             self._cost["record"] += block.sampler.record_s
             stop = stop_reason(
@@ -392,7 +408,7 @@ class _BlockLoop:
         slow = audit_warnings(self._blocks, self._audited_s, AUDIT_FACTOR)
         return bool(slow or not self._audited_s)
 
-    def _measure_block(self, number: int, block: BoundBlock) -> None:
+    def _measure_block(self, number: int, block: BoundBlock) -> Steps[None]:
         timing, device = self._timing, self._device
         arena, kernel, sampler = block.arena, block.kernel, block.sampler
         setup_s = self._setup_s if device.real_time else 0.0
@@ -403,8 +419,9 @@ class _BlockLoop:
             rewritten = self._checker.refresh(arena)
             if own_queue(kernel.launch) is not None:  # not ordered after the device's stream
                 device.synchronize()
+        yield from self._pause(Pause.READY)
         self._on_phase("timing")
-        self._time(number, sampler)
+        yield from self._time(number, sampler)
         self._book_enqueued_warmup()
         self._on_phase("check")
         start = time.perf_counter()
@@ -419,6 +436,7 @@ class _BlockLoop:
                 )
             )
         self._setup_s = time.perf_counter() - start
+        yield from self._pause(Pause.TIMED)
 
     def _audit(self, number: int, block: BoundBlock) -> None:
         """Check and time launches on rewritten inputs, after the block's own check. If these do not
@@ -550,7 +568,7 @@ class _BlockLoop:
         close = best.launches / 2 <= pace.launches <= 2 * best.launches
         return dataclasses.replace(best, launches=pace.launches) if close else best
 
-    def _time(self, number: int, sampler: Sampler) -> None:
+    def _time(self, number: int, sampler: Sampler) -> Steps[None]:
         device = self._device
         self._pace = self._block_pace(number, sampler)
         sampler.restart()
@@ -558,7 +576,7 @@ class _BlockLoop:
             device.watch()
         else:
             device.telemetry()  # load and throttling are counted from one reading to the next
-        samples = self._samples(sampler)
+        samples = yield from self._samples(sampler)
         clocks = [s.clock_mhz for s in samples if s.clock_mhz is not None]
         self._timed_s += sum(s.timed_s for s in samples)
         self._cost["timed"] += sum(s.run_wall_s for s in samples)
@@ -574,7 +592,7 @@ class _BlockLoop:
         self._launch_s = self._blocks[-1].median_s
         self._gross_s = sampler.gross_s(self._launch_s)
 
-    def _samples(self, sampler: Sampler) -> list[Sample]:
+    def _samples(self, sampler: Sampler) -> Steps[list[Sample]]:
         """Take samples for the block's seconds. The time cap takes precedence over min_samples."""
         timing = self._timing
         longest_s = max(self._block_s, timing.max_s / timing.allocations)
@@ -584,7 +602,7 @@ class _BlockLoop:
         samples: list[Sample] = []
         # `spent_s` counts towards the block's seconds: device time, or host time where gaps between
         # replays take longer than the replays.
-        spent_s = timed_s = wall_s = 0.0
+        spent_s = timed_s = wall_s = turn_s = 0.0
         batches = sampler.takes_batches(self._pace)
         sample_s = 0.0
         while len(samples) < MAX_SAMPLES and timed_s < longest_s and wall_s < max_wall_s:
@@ -593,17 +611,24 @@ class _BlockLoop:
                 wanted_s = max(
                     self._block_s - spent_s, (timing.min_samples - len(samples)) * sample_s
                 )
-                count = samples_in(min(wanted_s, longest_s - timed_s), self._pace, self._launch_s)
+                most_s = min(longest_s - timed_s, self._turn_s)
+                count = samples_in(min(wanted_s, most_s), self._pace, self._launch_s)
             # The values of the last block's check have arrived by now, or will soon.
             for sample in sampler.samples(self._pace, count, self._checker.receive_all):
                 samples.append(sample)
                 timed_s += sample.timed_s
+                turn_s += sample.timed_s
                 wall_s += sample.wall_s
                 sample_s = max(sample.timed_s, sample.wall_s) if by_wall else sample.timed_s
                 spent_s += sample_s
             slack_s = max(sample_s / 2, BATCH_SLACK * self._block_s if batches else 0.0)
             if len(samples) >= timing.min_samples and spent_s + slack_s >= self._block_s:
                 break
+            if turn_s + sample_s / 2 >= self._turn_s:
+                # What a kernel left running must not be timed with the others' launches.
+                self._device.synchronize()
+                yield from self._pause(Pause.TURN)
+                turn_s = 0.0
         return samples
 
     def _enter_phase(self, phase: str) -> AbstractContextManager[None]:

@@ -30,7 +30,7 @@ from kernelmark.ops._checks import (
     rng_for,
     sides,
 )
-from kernelmark.ops.base import Op, Parameter, Parameters, Reference, TensorHelp
+from kernelmark.ops.base import TENSOR_LIMIT, Op, Parameter, Parameters, Reference, TensorHelp
 
 _BATCHES = 4  # matrices to check in a batched GEMM
 _HELP = {
@@ -87,6 +87,8 @@ class Matmul(Op):
         }
         problem = Problem(op=self.name, dims=dims, dtypes=dtypes, options=options)
         _check_factors(read, problem)
+        if math.prod(dims.values()) < TENSOR_LIMIT:  # and so is every tensor
+            return problem
         return self.checked_sizes(problem)
 
     def flops(self, problem: Problem) -> int:

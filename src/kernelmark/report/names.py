@@ -14,7 +14,7 @@ from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.micro import benchmark_name, is_micro, mode_of, parameters_of
 from kernelmark.core.problem import Problem, parse_key
 from kernelmark.core.result import Case, Config, Result, Run
-from kernelmark.core.timing import PRESETS, Timing
+from kernelmark.core.timing import PRESETS, Timer, Timing
 from kernelmark.micro import registry as micro
 
 # Written even if equal to the default: without them a GEMM reads as a plain one.
@@ -206,13 +206,18 @@ def rerun(result: Result, more: Sequence[str] = ()) -> str:
     if installed and case.problem.op not in ops.registry:
         return ""  # e.g. a whole IREE module: the problem does not include its file
     path_or_name = case.backend if installed else place_of(case.backend)
-    arguments = ["kmark", "run", "-p", short(case.problem), "-b", path_or_name]
+    judged = case.timing.timer is Timer.OUTSIDE
+    if judged and installed:
+        return ""  # the reference of a kernel that was judged
+    arguments = ["kmark", "judge", path_or_name, "-p", short(case.problem)]
+    if not judged:
+        arguments = ["kmark", "run", "-p", short(case.problem), "-b", path_or_name]
     if result.device != "cpu":
         arguments += ["-d", result.device]
     for name, value in sorted(case.config.items()):
         arguments += ["--config", f"{name}={option_text(value)}"]
-    arguments += _timing_words(case.timing)
-    for name in ("cache", "timer", "strain", "duty", "threads"):
+    arguments += [] if judged else _timing_words(case.timing)
+    for name in ("threads",) if judged else ("cache", "timer", "strain", "duty", "threads"):
         value = getattr(case.timing, name)
         if value != getattr(_USUAL, name):
             arguments += [f"--{name}", str(value)]

@@ -109,7 +109,7 @@ class MeasureCase(Job[Result]):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MeasureInTurns(Job[tuple[Result, ...]]):
-    """Measure several cases of a device block by block, by turns. If the worker is lost there are
+    """Measure several cases of a device by turns. If the worker is lost there are
     no results, as any of the cases may be the reason."""
 
     cases: Sequence[Case]

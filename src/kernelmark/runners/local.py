@@ -69,7 +69,7 @@ from kernelmark.runners.pool import (
 from kernelmark.runners.process import WorkerSpec
 from kernelmark.runners.targets import check_threads, parse_devices
 
-# Which cases are measured block by block, by turns, in one process.
+# Which cases are measured by turns, in one process.
 #
 # At a power cap the work before decides the clock for seconds: the same cuBLAS kernel took 173.8 µs
 # by one backend and 189.1 µs by another that was measured after it (bf16 4096³ on an H200). Blocks

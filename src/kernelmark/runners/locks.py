@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Run, RunState
 from kernelmark.core.text import printable
 from kernelmark.host.cache import cache_root
@@ -32,6 +33,8 @@ OnWait = Callable[[str], None]  # called once, with a description of the lock's 
 _FOLDER = "/tmp"
 _COMMAND_CHARACTERS = 60
 _WORKER = "kernelmark.runners.worker"
+# Lock files that a `kmark lock` above this process holds, for which it must not wait.
+_HELD = "KERNELMARK_HELD"
 
 
 def lock_path(info: DeviceInfo) -> Path:
@@ -45,6 +48,9 @@ def lock_path(info: DeviceInfo) -> Path:
 @contextlib.contextmanager
 def hold_lock(info: DeviceInfo, on_wait: OnWait, *, shared: bool = False) -> Iterator[None]:
     """Hold the device's lock; continue without it if no lock file can be opened."""
+    if str(lock_path(info)) in _inherited():
+        yield
+        return
     handle = _acquire(lock_path(info), fcntl.LOCK_SH if shared else fcntl.LOCK_EX, on_wait)
     try:
         yield
@@ -54,6 +60,26 @@ def hold_lock(info: DeviceInfo, on_wait: OnWait, *, shared: bool = False) -> Ite
             with contextlib.suppress(OSError):
                 fcntl.flock(handle, fcntl.LOCK_UN)
             os.close(handle)
+
+
+def lock_for_program(infos: Sequence[DeviceInfo], on_wait: OnWait) -> None:
+    """Lock devices until the program that replaces this process has ended, and all that it starts:
+    they inherit the open files. kernelmark in it does not wait for these locks."""
+    held = _inherited()
+    # All in one order, or two programs could wait for each other.
+    for path in sorted({lock_path(info) for info in infos}):
+        if str(path) in held:
+            continue
+        handle = _acquire(path, fcntl.LOCK_EX, on_wait)
+        if handle is None:
+            raise UsageError(f"{path} cannot be locked", hint="set KERNELMARK_LOCKS to a folder")
+        os.set_inheritable(handle, True)
+        held.append(str(path))
+    os.environ[_HELD] = os.pathsep.join(held)
+
+
+def _inherited() -> list[str]:
+    return [name for name in os.environ.get(_HELD, "").split(os.pathsep) if name]
 
 
 def _acquire(path: Path, mode: int, on_wait: OnWait) -> int | None:

@@ -38,6 +38,7 @@ def run_cases(
     retry_failed: bool = False,
     refuse_config: bool = False,
     roofs: Sequence[Roof] = (),
+    problems: int | None = None,
 ) -> ResultSet:
     """Run `cases`, storing each result before the next case begins on its device.
 
@@ -47,14 +48,17 @@ def run_cases(
     failures, which would most likely recur; `retry_failed` measures them again. With
     `refuse_config`, a config whose names no case accepts raises UsageError and leaves no run in the
     store. A result that `roofs` show to be faster than its device can be is stored as
-    `impossible`.
+    `impossible`. Of the results before `resume`, `problems` limits what is read and returned, as in
+    `Store.result_set`.
     """
     kept: list[Result] = []
+    done: set[str] = set()
     if resume and store is not None:
-        stored = list(store.results(run.id))
-        run = _resumed(run, stored)
-        kept = [result for result in stored if not (retry_failed and result.status.failed)]
-    done = {result.case.id for result in kept}
+        stored = store.result_set(run.id, problems).results
+        again = {r.case.id for r in stored if retry_failed and r.status.failed}
+        run = _resumed(run, store.last_result(run.id))
+        kept = [result for result in stored if result.case.id not in again]
+        done = store.finished(run.id) - again
     # A runner that refuses the cases raises here, before the run is stored.
     events = runner.run([case for case in cases if case.id not in done])
     run = dataclasses.replace(run, cases=len({case.id for case in cases}), state=RunState.RUNNING)
@@ -66,7 +70,7 @@ def run_cases(
         retrying=resume and retry_failed,
         roofs=roofs,
         configured=len(configured) if refuse_config and not resume else 0,
-        keeps_environment=bool(kept) and run.environment.recorded,
+        keeps_environment=bool(done) and run.environment.recorded,
     )
     with caught_stops():
         try:
@@ -89,12 +93,12 @@ def run_cases(
     return ResultSet(run=run, results=tuple(results))
 
 
-def _resumed(run: Run, results: Sequence[Result]) -> Run:
+def _resumed(run: Run, last: Result | None) -> Run:
     """Return the run as resumed now, with the pause since its end added. A killed run has no stored
     end: it ended with its last result or when it was last resumed, which `finished` holds."""
     now = time.time()
-    ends = [result.started + result.cost.get("total", 0.0) for result in results]
-    paused_s = now - max([run.started, run.finished or 0.0, *ends])
+    last_end = last.started + last.cost.get("total", 0.0) if last is not None else 0.0
+    paused_s = now - max(run.started, run.finished or 0.0, last_end)
     return dataclasses.replace(run, finished=now, paused_s=run.paused_s + max(0.0, paused_s))
 
 

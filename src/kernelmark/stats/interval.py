@@ -385,14 +385,25 @@ def paired_blocks(
     """Return the median ratio of the blocks of two measurements by turns, and its interval; None if
     fewer than two blocks of one have a counterpart of the other. What both share, such as the
     clock, cancels."""
-    other = {(block.process, block.allocation): block.median_s for block in others}
+    other = {(block.process, block.allocation): block for block in others}
     keys = [(block.process, block.allocation) for block in blocks]
     ratios = [
-        block.median_s / other[key] for block, key in zip(blocks, keys, strict=True) if key in other
+        _block_ratio(block, other[key])
+        for block, key in zip(blocks, keys, strict=True)
+        if key in other
     ]
     if len(ratios) < 2:
         return None
     return (statistics.median(ratios), *block_interval(ratios))
+
+
+def _block_ratio(block: Block, other: Block) -> float:
+    """Return the ratio of two blocks by turns: that of their samples in pairs, which were taken
+    close to each other; of the medians if one has more samples."""
+    if len(block.samples_s) != len(other.samples_s):
+        return block.median_s / other.median_s
+    pairs = zip(block.samples_s, other.samples_s, strict=True)
+    return statistics.median(own_s / other_s for own_s, other_s in pairs)
 
 
 def serial_factor(logs: Sequence[float]) -> float:

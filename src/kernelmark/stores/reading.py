@@ -130,6 +130,14 @@ class Decoder:
         if whole and tally is not None and tally != total:
             raise _incomplete(run_no)
 
+    def last_result(self, connection: Connection, run_no: int) -> Result | None:
+        """Return the result of a run that was added last; None if it has none."""
+        newest = select(func.max(results.c.no)).where(results.c.run_no == run_no)
+        query = results_query(run_no, {}).where(results.c.no == newest.scalar_subquery())
+        row = connection.execute(query).first()
+        with _whole("a stored result"):
+            return None if row is None else self.decode(row)
+
     def roof_sources(
         self, connection: Connection, suites: Sequence[str], **selection: Unpack[CaseSelection]
     ) -> Iterator[tuple[Environment, Result]]:

@@ -499,6 +499,11 @@ class Store:
         with explained(self.where), engines.reading(self._engine) as connection:
             yield from self._decoder.results(connection, number, selection)
 
+    def last_result(self, run_id: str) -> Result | None:
+        """Return the result of a run that was added last; None if it has none."""
+        number = self._number(run_id)
+        return self._read(lambda c: self._decoder.last_result(c, number))
+
     def finished(self, run_id: str, device: str | None = None) -> set[str]:
         """Return `Case.id` of every case that has a result in the run, failed ones included."""
         query = (

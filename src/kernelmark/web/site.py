@@ -9,6 +9,7 @@ from pathlib import Path
 
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.files import file_unwritable, write_whole
+from kernelmark.core.micro import MICRO_SUITE, ROOFS_SUITE
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Status
 from kernelmark.web import rendering
@@ -32,15 +33,19 @@ _FIXED = {
 }
 _OF_A_RUN = ("roofline", "charts")
 _ALL = {"rows": "all"}
+# Runs together, and series, that all have whole pages: a row takes a kilobyte on a run's page, and
+# a series twelve on its own.
+_WHOLE = 500
 _UNSAFE = re.compile(r"[^0-9A-Za-z._-]")
 
 
 def write_site(
     source: Source, folder: Path, *, runs: int, every_result: bool = False
 ) -> tuple[int, int]:
-    """Write all pages to `folder`; return their number, and the number of results without one. A
-    result has a page if it needs an explanation: it is not ok, not reliable, or of a series that
-    changed; with `every_result`, each has one."""
+    """Write all pages to `folder`; return their number, and the number of results and series
+    without one. A result has a page if it needs an explanation: it is not ok, not reliable, or of a
+    series that changed. If there are many results, older runs have the first rows, the failures and
+    no figures, and only changed series have a page. With `every_result`, each has its page."""
     summary = source.refresh()
     changed = {(k.case_id, k.arch) for k in summary.kernels if k.state in CHANGED}
     plain = 0
@@ -54,12 +59,26 @@ def write_site(
         # Rows of the newest run's figures are all on the page of that run.
         whole = "rows" in {field.name for field in VIEWS[name].fields} and name not in _OF_A_RUN
         pages[stem] = (name, _ALL if whole else {})
+    older: set[str] = set()
+    same: dict[str, str] = {}  # the files of figures of the newest run
+    rows = 0
+    sizes = source.store.sizes([run.id for run in newest])
     for run in newest:
+        rows += sizes[run.id]
+        if run is not newest[0] and rows > _WHOLE and not every_result:
+            older.add(run.id)
+            plain += sizes[run.id]
+            pages[_stem("run", run.id)] = ("run", {"run_id": run.id})
+            continue
         pages[_stem("run", run.id)] = ("run", {"run_id": run.id, **_ALL})
-        pages[_stem("roofline", run=run.id)] = ("roofline", {"run": run.id})
+        own = {_stem("roofline", run=run.id): ("roofline", {"run": run.id})}
         for kind in CHARTS:
             params = {"run": run.id, "kind": kind}
-            pages[_stem("charts", **params)] = ("charts", params)
+            own[_stem("charts", **params)] = ("charts", params)
+        if not same and run.suite not in (MICRO_SUITE, ROOFS_SUITE):
+            # Its first figures are those without a run, which link to it.
+            same = {stem: own.pop(stem)[0] for stem in list(own)[:2]}
+        pages |= own
         for result in source.results(run.id):
             measured = result.measurement
             is_plain = result.status is Status.OK and (measured is None or measured.reliable)
@@ -72,10 +91,13 @@ def write_site(
     for base, head in zip(newest[1:], newest, strict=False):
         if (base.label, base.suite) == (head.label, head.suite):
             params = {"base": base.id, "head": head.id}
-            pages[_stem("compare", **params)] = ("compare", {**params, **_ALL})
+            whole_rows = {} if head.id in older else _ALL
+            pages[_stem("compare", **params)] = ("compare", {**params, **whole_rows})
     ids = {run.id for run in newest}
-    for kernel in summary.kernels:
-        if kernel.story.newest.run_id not in ids:
+    kernels = [kernel for kernel in summary.kernels if kernel.story.newest.run_id in ids]
+    for kernel in kernels:
+        if len(kernels) > _WHOLE and kernel.state not in CHANGED and not every_result:
+            plain += 1
             continue
         query = {"arch": kernel.arch, "metric": kernel.story.newest.metric}
         pages[_stem("series", kernel.case_id, **query)] = (
@@ -92,17 +114,19 @@ def write_site(
         )
     for path in source.tuning:
         pages[_stem("session", path.name)] = ("session", {"name": path.name})
-    return _write(source, folder, pages), plain
+    return _write(source, folder, pages, same), plain
 
 
-def _write(source: Source, folder: Path, pages: dict[str, tuple[str, Params]]) -> int:
+def _write(
+    source: Source, folder: Path, pages: dict[str, tuple[str, Params]], same: dict[str, str]
+) -> int:
     count = 0
     try:
         for name, data in rendering.STATIC.items():
             _put(folder / "static" / name, data)
         for stem, (name, params) in pages.items():
             up = "../" * stem.count("/")
-            urls = _urls(up, pages)
+            urls = _urls(up, pages, same)
             try:
                 page = VIEWS[name].build(source, urls, params)
             except KernelmarkError:  # e.g. nothing to compare
@@ -116,6 +140,8 @@ def _write(source: Source, folder: Path, pages: dict[str, tuple[str, Params]]) -
             template = name if "answer" in page or name != "overview" else "kernels"
             html = rendering.html(template, page, urls, static=static, twins=twins)
             _put(folder / f"{stem}.html", html)
+            if name in _OF_A_RUN:  # its figure has the rows of the run's page again
+                page["figures"] = []
             for figure in page.get("figures", ()):  # the theme is a third of a small figure
                 figure["spec"] = {n: part for n, part in figure["spec"].items() if n != "config"}
             _put(folder / f"{stem}.json", rendering.json_bytes(page))
@@ -132,11 +158,13 @@ def _put(path: Path, data: bytes) -> None:
     write_whole(path, data)
 
 
-def _urls(up: str, pages: dict[str, tuple[str, Params]]) -> Urls:
-    """Return a function that returns relative URLs of the written pages."""
+def _urls(up: str, pages: dict[str, tuple[str, Params]], same: dict[str, str]) -> Urls:
+    """Return a function that returns relative URLs of the written pages; `same` are the files of
+    pages that are not written twice."""
 
     def url(page: str, *parts: str, **query: str) -> str | None:
         stem = _FIXED.get(page, "") if not (parts or query) else _stem(page, *parts, **query)
+        stem = same.get(stem, stem)
         return f"{up}{stem}.html" if stem in pages else None
 
     return url

@@ -7,6 +7,7 @@ operands and their letters swapped: the bytes in memory are the same.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Container, Mapping
 
 from kernelmark import ops
@@ -64,16 +65,15 @@ _SPOKEN = {
     "float16": "f16",
     "fp16": "f16",
     "bfloat16": "bf16",
-    "float8_e4m3fn": "f8e4m3",
-    "float8_e5m2": "f8e5m2",
-    "float8_e4m3fnuz": "f8e4m3fnuz",
-    "float8_e5m2fnuz": "f8e5m2fnuz",
+    **dict.fromkeys(("float4_e2m1fn", "fp4", "fp4_e2m1", "e2m1"), "f4e2m1"),
     "float4_e2m1fn_x2": "f4e2m1",
     "signed char": "i8",
     "int8": "i8",
     "int": "i32",
     "int32": "i32",
 }
+# As e4m3, fp8_e4m3fn or f8_e5m2fnuz.
+_F8 = re.compile(r"(?:(?:fp|float|f)8_?)?(?:(e4m3)(fn|fnuz)?|(e5m2)(fnuz)?)\Z")
 _SPOKEN_F8 = ("fp8", "f8", "float8")
 _ACCUMULATORS = {
     "f64_r": "f64",
@@ -120,6 +120,8 @@ def dtype_named(text: str, arch: str = "") -> str:
     if word in _SPOKEN_F8:
         return "f8e4m3fnuz" if arch.startswith(FNUZ_ARCHS) else "f8e4m3"
     name = _SPOKEN.get(word, word)
+    if f8 := _F8.match(word):
+        name = f"f8{f8[1] or f8[3]}{'fnuz' if 'fnuz' in (f8[2], f8[4]) else ''}"
     if name not in DTYPES:
         raise BadLine(f"unknown dtype {text[:24]!r}")
     return name

@@ -142,6 +142,10 @@ class LogReader(RowReader):
             return ()
         return (f"{self.name} logs have no {' or '.join(self.absent)}: read as 1",)
 
+    def of_file(self, first: bytes) -> LogReader:
+        """Return the reader of the independent lines of a file that begins with this line."""
+        return self
+
     def rows(self, line: bytes) -> RowReader | None:
         """Return the reader of a file that begins with this row, without a header; else None."""
         return None

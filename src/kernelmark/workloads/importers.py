@@ -62,6 +62,7 @@ from kernelmark.workloads.source import (
     BadLine,
     Fields,
     check_columns,
+    not_text,
     opened,
     parse_number,
     size_fault,
@@ -72,6 +73,7 @@ registry = formats.importers
 CUT = "the file was cut: give it whole, or without that line"
 EACH_TABLE = "import each table in a file of its own"
 _HEAD_BYTES = 16384
+_LEAST_S = 1e-11  # below the mean of an empty loop, 0.2 ns: a time in another unit
 _MOST_CASES = 3  # shown of those with times that were dropped
 # Why times were left out, by `why` of the reason.
 _LEFT_OUT = {"none": "of 0 or less", "ignored": "of further rows of a key, which the tool ignores,"}
@@ -96,10 +98,19 @@ class Overrides:
     started: float | None = None
 
 
+class Repeats(StrEnum):
+    """The meaning of further rows of a case or key: samples, or what the tool makes of them."""
+
+    SAMPLES = "samples"
+    FIRST = "first"  # the tool reads the first row, and ignores the others
+    REFUSED = "refused"  # the tool reads no table with two different rows
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultRow:
     """One row of a file: what ran, and its times in seconds as written; a bare mean is a single
-    time. `doubt` is the reason why the row may differ from what the tool wrote."""
+    time. `doubt` is the reason why the row may differ from what the tool wrote. Rows with one `key`
+    are those that the tool takes for one, whatever it ran; `repeats` is what it makes of them."""
 
     problem: Problem
     backend: str
@@ -114,14 +125,8 @@ class ResultRow:
     arch: str = ""
     also: Mapping[str, float] = field(default_factory=FrozenDict)
     doubt: str = ""
-
-
-class Repeats(StrEnum):
-    """The meaning of further rows of a case: samples, or what the tool itself makes of them."""
-
-    SAMPLES = "samples"
-    FIRST = "first"  # the tool reads the first row, and ignores the others
-    REFUSED = "refused"  # the tool reads no file with two different rows
+    key: tuple[str, ...] = ()
+    repeats: Repeats = Repeats.SAMPLES
 
 
 class ResultFile:
@@ -214,12 +219,12 @@ class ResultFile:
 
     def document(self) -> Fields:
         """Parse a file that is one JSON object."""
-        return Fields.of(codec.parse(self.text), "")
+        return Fields.of(codec.parse(self.text, foreign=True), "")
 
     def python_document(self) -> Any:
         """Parse a JSON file of Python, which may have Infinity; the codec refuses that."""
         try:
-            return json.loads(self.text)
+            return json.loads(self.text, object_pairs_hook=codec.once)
         except (ValueError, RecursionError) as error:
             raise UsageError(f"the file is not JSON: {error}") from None
 
@@ -232,7 +237,6 @@ class Importer(ABC):
     facts: FormatFacts
     method: str  # how the tool measures, as stored with the results
     is_log = False  # whether its files can also be imported as call logs (--workload)
-    repeats = Repeats.SAMPLES
 
     @abstractmethod
     def recognizes(self, name: str, head: bytes) -> bool:
@@ -266,6 +270,9 @@ def read(path: Path, overrides: Overrides, name: str | None = None) -> ResultSet
         if not source.head:
             raise UsageError(f"{path}: the file is empty", hint="leave it out, or measure again")
         importer = importer or known_by(path.name.removesuffix(".gz"), source.head)
+        head = source.head
+    if not head.startswith(SQLITE) and (error := not_text(str(path), head)):
+        raise error
     if importer is None:
         raise UsageError(
             f"{path} is in no format that can be read",
@@ -274,7 +281,7 @@ def read(path: Path, overrides: Overrides, name: str | None = None) -> ResultSet
     file = ResultFile(path, overrides)
     try:
         rows = _placed(importer.rows(file), file)
-        return check_results(build_run(file, rows, importer.method, importer.repeats))
+        return check_results(build_run(file, rows, importer.method))
     except UNEXPECTED as error:
         # No importer anticipates everything that can be wrong with a file.
         text = f"{type(error).__name__}: {str(error)[:80]}"
@@ -346,29 +353,31 @@ def _reasons(result: Result) -> list[Reason]:
     return [*warned, result.error.root, doubted]
 
 
-def build_run(
-    file: ResultFile, rows: Iterable[ResultRow], method: str, repeats: Repeats = Repeats.SAMPLES
-) -> ResultSet:
+def build_run(file: ResultFile, rows: Iterable[ResultRow], method: str) -> ResultSet:
     """Return a run of these rows. Its id is a digest of the file and of what the user says about
     it, so that importing a file twice changes nothing.
 
-    Rows of one case are its repetitions: each is a block, unless `repeats` says otherwise.
+    Rows of one case are its repetitions: each is a block, unless their `repeats` says otherwise.
     """
     overrides = file.overrides
-    cases: dict[tuple[str, str], list[ResultRow]] = {}
+    cases: dict[tuple[str, str, str], list[ResultRow]] = {}
+    ignored: dict[tuple[str, str, str], list[ResultRow]] = {}
+    firsts: dict[tuple[str, ...], ResultRow] = {}  # of each key
     devices: set[str] = set()
     for row in rows:
         devices.add(row.device)
         device = overrides.device or row.device or "unknown"
-        same = cases.setdefault((_case(row, overrides).id, device), [])
-        if same and repeats is Repeats.REFUSED:
-            if dataclasses.replace(row, doubt=same[0].doubt) == same[0]:
-                continue
+        first = firsts.setdefault((device, *row.key), row) if row.key else row
+        case = _case(first, overrides).id, device, overrides.arch or row.arch
+        if first is row:
+            cases.setdefault(case, []).append(row)
+        elif row.repeats is Repeats.FIRST:
+            ignored.setdefault(case, []).append(row)
+        elif dataclasses.replace(row, doubt=first.doubt) != first:
             raise BadLine(
                 f"a second row of {row.problem.key}, and not the same",
                 hint="leave one of them out: the tool itself reads no such table",
             )
-        same.append(row)
     if not cases:
         raise NothingToDo(
             "the file has no results", hint="is the file truncated, or in another format (--as)?"
@@ -393,10 +402,10 @@ def build_run(
         state=RunState.DONE,
     )
     results = []
-    for (_, device), repetitions in cases.items():
+    for case, repetitions in cases.items():
         file.at = repetitions[0].problem.key
-        read = repetitions[:1] if repeats is Repeats.FIRST else repetitions
-        results.append(_result(read, device, overrides, method, when, repetitions[len(read) :]))
+        others = ignored.get(case, ())
+        results.append(_result(repetitions, case[1], overrides, method, when, others))
     file.at = ""
     return ResultSet(run=run, results=tuple(results))
 
@@ -406,8 +415,8 @@ def _absurd(row: ResultRow) -> str:
     less are left to `_left_out`."""
     if bad := bad_size(row.problem):
         return f"{row.problem.op} {bad} is not possible"
-    late = next((time_s for time_s in row.samples_s if MOST_S <= time_s < math.inf), None)
-    return "" if late is None else f"{row.problem.key}: {late:g} s is not possible"
+    wrong = [t for t in row.samples_s if MOST_S <= t < math.inf or 0 < t < _LEAST_S]
+    return f"{row.problem.key}: {wrong[0]:g} s is not possible" if wrong else ""
 
 
 def problem_of(op: str, values: Mapping[str, str | int | float | bool]) -> Problem:
@@ -448,6 +457,11 @@ def exact_problem(call: Call) -> Problem:
     return problem_of(
         f"{problem.op}_plus", {**problem.dims, **problem.dtypes, **problem.options, **more}
     )
+
+
+def lost_bias(call: Call) -> dict[str, str]:
+    """Return the config that keeps calls apart whose problem does not have the type of the bias."""
+    return {"bias_type": call.blas["bias_type"]} if "bias_type" in call.lost else {}
 
 
 def name_words(file_name: str) -> list[str]:
@@ -518,7 +532,7 @@ def _result(
     failed = next((row for row in rows if row.status is not Status.OK), None)
     flops, size = _costs(first.problem)
     shown = failed or first
-    left_out = _left_out(rows) or _ignored(rows[0], ignored)
+    left_out = _left_out(rows) or _ignored(rows, ignored)
     if failed is None and not any(_times(row) for row in rows):
         error = left_out or Reason("the file has no time of it")
         shown = dataclasses.replace(first, status=Status.RUNTIME_ERROR, error=error)
@@ -562,12 +576,12 @@ def _left_out(rows: Sequence[ResultRow]) -> Reason:
     )
 
 
-def _ignored(read: ResultRow, rows: Sequence[ResultRow]) -> Reason:
-    """Summarise the times of further rows of a case, which the tool itself ignores."""
+def _ignored(read: Sequence[ResultRow], rows: Sequence[ResultRow]) -> Reason:
+    """Summarise the times of further rows of a key, which the tool itself ignores."""
     times = [time_s for row in rows for time_s in row.samples_s]
     if not times:
         return NO_REASON
-    every = len(times) + len(read.samples_s)
+    every = len(times) + sum(len(row.samples_s) for row in read)
     return Reason(
         f"{len(times)} of {every} times in the file left out: the tool reads the first row of a "
         "key",

@@ -148,7 +148,7 @@ class Counting:
         # Called for every distinct line, hence without readers that have no `part`.
         self._known = [
             (reader.name, reader.part, reader)
-            for reader in readers
+            for reader in (reader.of_file(first) for reader in readers)
             if type(reader).part is not RowReader.part
         ]
         self._options = options
@@ -338,11 +338,8 @@ _COLUMNS = (
     "(convolutions), and may have batch, dtype, count"
 )
 _SHOWN = 12  # columns of a header in errors
-_PACKED = {b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ\0": "xz", b"BZh": "bzip2", b"PK\x03\x04": "zip"}
-_UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _OURS = re.compile(rb'\s*\{\s*"kernelmark"')
 _NAME = re.compile(r"[^\W\d][\w .:/()%#-]*\Z")
-_BINARY = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -656,7 +653,7 @@ def _without_calls(source: InputFile, skips: Skips, log: _Log, form: str | None)
             return UsageError(error, hint=f"log again with {reader.without_sizes[1]}")
     return (
         _times_instead(source)
-        or _not_text(path, head)
+        or files.not_text(path, head)
         or ("shapes" in format_names and _useless_columns(path, head))
         or UsageError(f"{path} has no call in a known form", hint=hint)
     )
@@ -674,24 +671,6 @@ def _times_instead(source: InputFile) -> UsageError | None:
         f"{path} has times of {name}, not calls",
         hint=f"without --workload it is taken for history: kmark import {shlex.quote(path)}",
     )
-
-
-def _not_text(path: str, head: bytes) -> UsageError | None:
-    encoding = next((name for start, name in _PACKED.items() if head.startswith(start)), "")
-    if encoding:
-        return UsageError(
-            f"{path} is compressed with {encoding}",
-            hint="unpack it first; what gzip compressed is read as it is",
-        )
-    if head.startswith(_UTF16):
-        return UsageError(
-            f"{path} is in UTF-16",
-            hint=f"write it as UTF-8: iconv -f UTF-16 -t UTF-8 {shlex.quote(path)}",
-        )
-    # A log may have a stray control byte; of random bytes, every ninth is one.
-    if 50 * len(_BINARY.findall(head[:4096])) > len(head[:4096]):
-        return UsageError(f"{path} is not text", hint="logs are text, also compressed with gzip")
-    return None
 
 
 def _useless_columns(path: str, head: bytes) -> UsageError | None:

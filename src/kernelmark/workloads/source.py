@@ -17,6 +17,7 @@ import hashlib
 import itertools
 import math
 import re
+import shlex
 import sys
 import zlib
 from abc import ABC, abstractmethod
@@ -177,6 +178,16 @@ _PACKED = 1 << 12
 _HEAD = 1 << 20
 _LONGEST_LINE = 1 << 24
 _GZIP = b"\x1f\x8b"
+# Encodings that are not unpacked: gzip's only once.
+_ENCODINGS = {
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\xfd7zXZ\0": "xz",
+    b"BZh": "bzip2",
+    b"PK\x03\x04": "zip",
+    _GZIP: "gzip twice",
+}
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+_BINARY = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 DAMAGED = "the compressed file is damaged from here on"
 CUT_OFF = "the compressed file is cut off here"
 # A log that repeats one call compresses to a few thousandths. A large file that compresses better
@@ -253,6 +264,25 @@ class InputFile:
                         unpack = zlib.decompressobj(wbits=31)
         if unpack is not None and not unpack.eof and not self.complaint:
             self.complaint = CUT_OFF
+
+
+def not_text(path: str, head: bytes) -> UsageError | None:
+    """Return the error for a file that begins with these bytes, if they are no text; else None."""
+    encoding = next((name for start, name in _ENCODINGS.items() if head.startswith(start)), "")
+    if encoding:
+        return UsageError(
+            f"{path} is compressed with {encoding}",
+            hint="unpack it first; what gzip compressed once is read as it is",
+        )
+    if head.startswith(_UTF16):
+        return UsageError(
+            f"{path} is in UTF-16",
+            hint=f"write it as UTF-8: iconv -f UTF-16 -t UTF-8 {shlex.quote(path)}",
+        )
+    # A log may have a stray control byte; of random bytes, every ninth is one.
+    if 50 * len(_BINARY.findall(head[:4096])) > len(head[:4096]):
+        return UsageError(f"{path} is not text", hint="logs are text, also compressed with gzip")
+    return None
 
 
 @contextlib.contextmanager

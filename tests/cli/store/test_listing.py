@@ -390,6 +390,10 @@ def test_show_prints_the_first_problems_and_every_failure(kmark, monkeypatch):
     monkeypatch.setattr("kernelmark.cli.options.MOST_PROBLEMS", 2)
     again = kmark(*words, *axes, "-q")
     assert (len(again.out.splitlines()), "--limit 0" in again.err) == (4, True)
+    resumed = kmark("run", "--resume", "--retry-failed", "-q")
+    assert (resumed.out, resumed.err) == (again.out, again.err)
+    data = kmark("run", "--resume", "--retry-failed", "--csv", "-")
+    assert len(data.out.splitlines()) == 7
     crashed = kmark(
         *words, "-a", "m=[1:3]", "-a", "n=8", "-a", "k=8", "--config", "behaviour=raise"
     )

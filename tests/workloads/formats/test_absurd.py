@@ -12,6 +12,7 @@ from kernelmark.workloads import importers
 from kernelmark.workloads import logs as reading
 from kernelmark.workloads import source as opening
 from kernelmark.workloads.importers import Overrides
+from kernelmark_dev.raising import raises
 
 CSV = "x_val;aten-latency\n(256, 512, 64);{}\n"
 GOOGLE = '{{"context":{{"library_build_type":"x"}},"benchmarks":[{{"name":"BM/{size}/k:8",' + (
@@ -107,3 +108,40 @@ def test_a_log_of_one_line_over_and_over_is_no_bomb(tmp_path):
     with opening.opened(str(path)) as source:
         assert sum(map(len, source.chunks())) == 14_000_000
     assert source.complaint == ""
+
+
+@pytest.mark.parametrize("text", ["9.5e-6", "1e-6"])
+def test_a_time_of_picoseconds_is_refused(tmp_path, text):
+    path = tmp_path / "bf16_tuned_gemm.csv"
+    path.write_text(f"gfx,cu_num,M,N,K,libtype,us\ngfx942,304,16,64,64,asm,{text}\n")
+    with pytest.raises(KernelmarkError):
+        importers.read(path, Overrides())
+
+
+def test_a_key_that_a_document_of_another_tool_has_twice_is_refused(tmp_path):
+    path = tmp_path / "a.json"
+    text = '{"context": {}, "benchmarks": [{"name": "f", "real_time": 1, "cpu_time": 1}]}'
+    path.write_text(text)
+    assert len(importers.read(path, Overrides(), "googlebench").results) == 1
+    path.write_text(text.replace('"real_time": 1', '"real_time": 1, "real_time": 1000'))
+    with raises(KernelmarkError, "real_time"):
+        importers.read(path, Overrides(), "googlebench")
+
+
+@pytest.mark.parametrize(
+    ("data", "value"),
+    [
+        ("M,N,K\n1,2,3\n".encode("utf-16"), "UTF-16"),
+        (gzip.compress(gzip.compress(b"M,N,K\n1,2,3\n")), "gzip twice"),
+    ],
+)
+def test_what_is_no_text_is_named_for_times_as_for_calls(tmp_path, data, value):
+    path = tmp_path / "a.csv"
+    path.write_bytes(data)
+    for read in (
+        lambda: importers.read(path, Overrides()),
+        lambda: importers.read(path, Overrides(), "ncu"),
+        lambda: reading.read([str(path)]),
+    ):
+        with raises(UsageError, value):
+            read()

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelmark import ops
-from kernelmark.core.errors import ProblemError
+from kernelmark.core.errors import ProblemError, UsageError
 from kernelmark.workloads import blas
 from kernelmark_dev.raising import raises
 
@@ -210,3 +210,23 @@ def test_problems_go_to_blas_and_back(op, dtype, ta, tb, bias):
     assert call.problem == problem
     assert call.blas == blas.fields_of(problem)
     assert not call.lost
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        *((text, "f8e5m2") for text in ("e5m2", "fp8_e5m2", "float8_e5m2", "torch.float8_e5m2")),
+        *((text, "f8e4m3") for text in ("e4m3", "e4m3fn", "fp8_e4m3fn", "f8_e4m3")),
+        *((text, "f8e4m3fnuz") for text in ("fp8_e4m3fnuz", "e4m3fnuz", "f8e4m3fnuz")),
+        *((text, "f8e5m2fnuz") for text in ("fp8_e5m2fnuz", "float8_e5m2fnuz")),
+        *((text, "f4e2m1") for text in ("fp4", "e2m1", "float4_e2m1fn_x2")),
+    ],
+)
+def test_names_of_dtypes(text, name):
+    assert blas.dtype_named(text) == name
+
+
+@pytest.mark.parametrize("text", ["e5m2fn", "fp8_e4m2", "fp16_e5m2", "e4m3fnu"])
+def test_other_names_are_of_no_dtype(text):
+    with pytest.raises(UsageError):
+        blas.dtype_named(text)

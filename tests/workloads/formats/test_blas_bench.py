@@ -182,5 +182,103 @@ def test_calls_of_a_table_without_types_are_refused_whatever_dtype_is_given(read
 def test_a_value_may_stand_next_to_its_letter(read):
     text = "hipblaslt-bench {} -n 32 -k 16 --precision f16_r\n"
     assert read(text.format("-m64")).workload.calls == read(text.format("-m 64")).workload.calls
-    with raises(UsageError, "transA", "a_type"):
-        read("hipblaslt-bench -m 64 -n 32 -k 16\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        ("hipblaslt-bench", "a=f16 b=f16 c=f16 acc=f32 ta=n tb=n"),
+        ("hipblaslt-bench {} --transB T", "a=f16 b=f16 c=f16 acc=f32 ta=t tb=n"),
+        ("hipblaslt-bench --precision bf16_r", "a=bf16 b=bf16 c=bf16 acc=f32 ta=n tb=n"),
+        (
+            "hipblaslt-bench --lda 64 --a_type bf16_r --b_type bf16_r --c_type bf16_r "
+            "--d_type bf16_r --compute_type f32_r",
+            "a=bf16 b=bf16 c=bf16 acc=f32 ta=n tb=n",
+        ),
+        ("rocblas-bench -f gemm", "a=f32 b=f32 c=f32 acc=f32 ta=n tb=n"),
+        ("rocblas-bench -f gemm --transposeB T", "a=f32 b=f32 c=f32 acc=f32 ta=t tb=n"),
+        ("rocblas-bench -f gemm_ex", "a=f32 b=f32 c=f32 acc=f32 ta=n tb=n"),
+        ("rocblas-bench -f gemm -r h", "a=f16 b=f16 c=f16 acc=f16 ta=n tb=n"),
+    ],
+)
+def test_a_command_without_letters_or_types_has_those_of_the_client(read, command, problem):
+    sizes = "-m 64 -n 32 -k 16"
+    line = command.format(sizes) if "{}" in command else f"{command} {sizes}"
+    (call,) = read(f"{line}\n").workload.calls
+    assert call.problem.key.startswith(f"gemm m=32 n=64 k=16 {problem} ")
+    assert not call.lost
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "hipblaslt-bench --api_method c -m 64 -n 32 -k 16",
+        "hipblaslt-bench -m 64 -n 32 -k 16 --lda 64",
+        "rocblas-bench -f gemm_ex --transposeA T --transposeB N -m 64 -n 32 -k 16",
+        "rocblas-bench -f gemm -r f32_r --transposeA T --transposeB N -m 64 -n 32",
+        "hipblaslt-bench -m 64 -n 32",
+        "hipblaslt-bench --transA T --transB N -m 64 -n 32 -k 16",
+    ],
+)
+def test_a_logged_command_that_was_cut_has_no_defaults(read, command):
+    with pytest.raises(UsageError):
+        read(f"{command}\n")
+
+
+@pytest.mark.parametrize("column", ["bias_type", "workspace", "anything", "gcnArchName"])
+def test_arguments_that_a_problem_does_not_have_keep_rows_apart(results, column):
+    values = {"bias_type": ("f32_r", "f16_r"), "gcnArchName": ("gfx942:sramecc+", "gfx950")}
+    head = f"{LT},{column},CUs,hipblaslt-Gflops,us\n"
+    row = LT_ROW.removesuffix("0") + "1"
+    rows = [f"{row},{value},304,1,{us}\n" for us, value in enumerate(values.get(column, "12"), 7)]
+    found = results(head + "".join(rows))
+    assert sorted(one.measurement.median_s for one in found) == pytest.approx([7e-6, 8e-6])
+
+
+def test_rows_of_several_devices_stay_apart(results):
+    def listed(*devices):
+        lines = [f"Device ID {i} : AMD Instinct {text}\nwith 206 GB\n" for i, text in devices]
+        return "".join(lines) + f"\n{LT},hipblaslt-Gflops,us\n{LT_ROW},1,7\n"
+
+    first, second = (0, "MI300X gfx942:sramecc+:xnack-"), (1, "MI300X gfx942:sramecc+:xnack-")
+    other = (0, "MI350X gfx950:sramecc+:xnack-")
+    for blocks, devices in (
+        ([first, first], ["unknown"]),
+        ([first, second], ["0: AMD Instinct MI300X", "1: AMD Instinct MI300X"]),
+        ([first, other], ["0: AMD Instinct MI300X", "0: AMD Instinct MI350X"]),
+    ):
+        found = results("".join(listed(block) for block in blocks))
+        assert [one.device for one in found] == devices
+        assert found[0].arch == "gfx942"
+    (one,) = results(listed(first, second))  # rocblas-bench lists all of them
+    assert (one.device, one.arch) == ("unknown", "gfx942")
+    (one,) = results(listed(first).replace("f16_r", "f8_r"))
+    assert one.case.problem.dtypes["a"] == "f8e4m3fnuz"
+
+
+def test_factors_of_a_call_with_gaps_keep_rows_apart(results):
+    row = LT_ROW.replace("48,240,f16", "64,320,f16", 1)
+    assert row != LT_ROW
+    other = row.replace("32,1,32,1536,0", "32,2,32,1536,0"), row.replace("1536,0,", "1536,1,")
+    text = "".join(f"{one},1,{us}\n" for us, one in enumerate((row, *other), 7))
+    assert sorted(times(results(f"{LT},hipblaslt-Gflops,us\n{text}")).values()) == pytest.approx(
+        [7e-6, 8e-6, 9e-6]
+    )
+
+
+def test_two_kernels_of_one_config_are_two_runs(results):
+    block = f"[0]:{LT},hipblaslt-Gflops,us\n    {LT_ROW},1,7\n    --kernel name: {{}}\n"
+    assert len(results(block.format("a") * 2)) == 1
+    with raises(UsageError, "line 5"):
+        results(block.format("a") + block.format("b"))
+
+
+@pytest.mark.parametrize("end", [12, 40, 150])
+def test_a_header_that_was_cut_is_named(results, end):
+    head, row = f"[0]:{LT},hipblaslt-Gflops,us\n", f"    {LT_ROW},1,7\n"
+    with raises(UsageError, "line 1"):
+        results(head[:end] + "\n" + row + head + row)
+    with raises(UsageError, "line 3"):
+        results(head + row + head[:end] + "\n" + row)
+    with raises(UsageError, "line 1"):
+        results(row + head + row)

@@ -32,6 +32,14 @@ def test_sizes_are_m_n_batch_k_of_a_blas_call_and_count_once(read):
     assert call.problem.dtypes["c"] == "bf16"
 
 
+def test_letters_may_be_written_as_in_tuningdriver_s_lists(read):
+    text = LIST.replace("TRANSA:", "TransA:").replace("TRANSB:", "TransB:")
+    assert text != LIST
+    assert read(text, "list.yaml").workload.calls == read(LIST, "list.yaml").workload.calls
+    with pytest.raises(UsageError):
+        read(f"{LIST}\nTransA: 'N'\n", "list.yaml")
+
+
 @pytest.mark.parametrize(
     ("types", "expected"),
     [

@@ -302,7 +302,7 @@ def test_a_table_of_output_types_alone_does_not_say_the_inputs(read, prefix):
         ),
         # As the client prints such commands: it lacks the end.
         ("-m 48 -n 5 -k 32 --lda 48 --ldb 32 --ldc 48 --ldd 48 --a_type bf16_r", None),
-        ("-m 48 -n 5 -k 32", None),
+        ("-m 48 -n 5 -k 32", "gemm m=5 n=48 k=32 a=f16 b=f16 c=f16 acc=f32 ta=n tb=n"),
     ],
 )
 def test_defaults_of_the_client_fill_in_what_people_leave_out(read, line, problem):

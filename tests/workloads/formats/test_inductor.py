@@ -229,3 +229,17 @@ def test_choices_of_ranks_stay_with_their_problem(tmp_path):
 def test_a_log_that_is_cut_or_mixed_is_refused(tmp_path, text):
     with pytest.raises(KernelmarkError):
         read(tmp_path, text)
+
+
+def test_choices_below_a_block_that_was_cut_are_refused(tmp_path):
+    path = tmp_path / "log.txt"
+    block = "AUTOTUNE mm(512x1024, 1024x2048{}\n  mm 0.0601 ms 100.0%\n"
+    path.write_text(block.format(")"))
+    assert len(importers.read(path, importers.Overrides()).results) == 1
+    for end in ("  mm 0.0601 ms 85.2\n", "  mm 0.0601 ms\n", "  triton_mm_1 0.07 ms 85.8% A=\n"):
+        path.write_text(block.format(")") + end)
+        with pytest.raises(KernelmarkError):
+            importers.read(path, importers.Overrides())
+    path.write_text(block.format("") + block.format(")"))
+    with pytest.raises(KernelmarkError):
+        importers.read(path, importers.Overrides())

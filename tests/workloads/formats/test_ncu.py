@@ -156,6 +156,7 @@ def test_a_launch_shape_that_is_a_metric(read):
         raw().replace("7,018", "13.490.336"),
         raw().replace("4,256", "4.256"),  # ns: 4256 where a dot separates thousands
         details().replace('"2.59"', '"2,59"'),
+        raw("us", 1e-3, "{:.3f}").replace("4.256", "4,256"),  # 4256 us, or 4.256 us
     ],
 )
 def test_what_is_not_exact_is_refused(read, text):

@@ -171,7 +171,11 @@ def test_rocblas_tuning_tables(read, told):
 )
 def test_tunableop_rows(read, told, row, problem, lost):
     text = "Validator,PT_VERSION,2.9.1\nValidator,GCN_ARCH_NAME,gfx942:sramecc+:xnack-\n"
-    reading = read(text + row + "\n", arch="gfx942")
+    results = text + row + ("" if row.count(",") > 1 else ",Default") + "\n"
+    reading = read(f"{row}\n", arch="gfx942")
+    assert (
+        read(results, arch="gfx942").workload.calls[0].problem == reading.workload.calls[0].problem
+    )
     (call,) = reading.workload.calls
     assert call.problem.key.startswith(problem)
     assert call.lost == lost
@@ -186,12 +190,21 @@ def test_tunableop_rows(read, told, row, problem, lost):
         ("GemmTunableOp_Half_TN,tn_48_5", "tn_48_5"),
         ("GemmTunableOp_Half_TN", "sizes"),
         ("GemmTunableOp_Half_TN,tn_48_0_32", "n=0"),
+        ("GemmTunableOp_Half_TN,nn_48_5_32", "nn"),
     ],
 )
 def test_tunableop_rows_that_are_broken(read, told, row, value):
     reading = read(f"GemmTunableOp_Half_TN,tn_48_5_32\n{row}\n")
     ((line, why),) = told(reading)
     assert (line, value in why) == (2, True)
+
+
+def test_a_result_of_tunableop_without_a_solution_is_cut_and_no_untuned_call(read, told):
+    row = "GemmTunableOp_Half_TN,tn_48_{}_32,Default,0.5\n"
+    text = f"Validator,PT_VERSION,2.9.1\n{row.format(5)}GemmTunableOp_Half_TN,tn_48_6_32\n"
+    reading = read(text)
+    assert reading.workload.total == 1
+    assert [line for line, _ in told(reading)] == [3]
 
 
 def test_aiter_bf16_tables(read):

@@ -99,3 +99,11 @@ def test_a_value_that_is_missing_is_skipped_and_inf_is_a_failure(read, tmp_path)
 def test_a_damaged_table_is_refused(read, text):
     with pytest.raises(UsageError):
         read(text)
+
+
+@pytest.mark.parametrize("name", ["", "Unnamed: 0"])
+def test_the_index_of_pandas_is_no_size(read, name):
+    head, row = TIMES.splitlines()
+    assert read(f"{name},{head}\n0,{row}\n") == read(TIMES)
+    with pytest.raises(UsageError):
+        read(f"{name},{head}\n7,{row}\n")

@@ -61,7 +61,7 @@ def test_a_gemm_of_cutlass_as_call_and_as_time(times, read, row, problem):
     (result,) = times(f"notes\n\nCSV Results:\n\n{GEMM}{row}")
     assert result.case.problem.key.startswith(f"{problem} ")
     assert (us(result), result.case.backend) == ([500.0], "cutlass")
-    assert dict(result.case.config) == {"kernel": "k1"}
+    assert dict(result.case.config) == {"kernel": "k1", "split_k_slices": 1}
     (call,) = read(GEMM + row + row.replace("k1", "k2"), "a.csv").workload.calls
     assert (call.problem, call.count) == (result.case.problem, 1)
 
@@ -70,7 +70,20 @@ def test_kernels_of_cutlass_are_not_pooled(times):
     rows = [gemm("k1"), gemm("k2", ms="0.7"), gemm("k1", rest="4,1,tensorop,f32", ms="0.9")]
     results = times(GEMM + "".join(rows))
     found = {tuple(result.case.config.values()): us(result) for result in results}
-    assert found == {("k1", 1): [500.0], ("k1", 4): [900.0], ("k2",): [700.0]}
+    assert found == {("k1", 1): [500.0], ("k1", 4): [900.0], ("k2", 1): [700.0]}
+    assert times(GEMM + rows[0])[0].case in {result.case for result in results}
+
+
+def test_tags_and_unknown_columns_of_cutlass_keep_rows_apart(times):
+    head = GEMM.replace("Problem,", "clock,Problem,").replace("cta_m", "new,cta_m")
+    rows = [
+        f"{tag},{gemm(rest=f'1,1,tensorop,f32,{new}', ms=ms)}"
+        for tag, new, ms in (("low", 1, 0.5), ("high", 1, 0.4), ("low", 2, 0.6))
+    ]
+    found = {
+        (r.case.config["clock"], r.case.config["new"]): us(r) for r in times(head + "".join(rows))
+    }
+    assert found == {("low", 1): [500.0], ("high", 1): [400.0], ("low", 2): [600.0]}
 
 
 def test_what_failed_in_cutlass_is_a_failure(times):
@@ -101,21 +114,40 @@ def test_a_convolution_of_cutlass_has_its_dtypes_and_layout(times, read):
     [
         CONV.replace("fprop", "dgrad"),
         CONV.replace("cross", "conv"),
-        CONV.replace("224,224,1,1,1", "112,224,1,1,1"),
         GEMM + gemm(a="cf32:column"),
         GEMM + gemm(a="f16:interleaved"),
         GEMM + gemm().replace("universal", "planar_complex"),
         GEMM + gemm().replace(",gemm,", ",spgemm,"),
-        GEMM + gemm() + GEMM + gemm(),
-        GEMM + gemm().replace("0.5", "x"),
     ],
 )
-def test_what_no_op_computes_is_refused(times, read, text):
+def test_what_no_op_computes_is_no_call_and_a_time_of_its_arguments(times, read, text):
+    head, row = text.splitlines()
+    (result,) = times(text)
+    assert result.case.problem.op.startswith("cutlass_")
+    plain = times(GEMM + gemm() if head in GEMM else CONV)[0].case.problem
+    both = times(f"{head}\n{(GEMM + gemm() if head in GEMM else CONV).splitlines()[1]}\n{row}\n")
+    assert [one.case.problem for one in both] == [plain, result.case.problem]
+    with pytest.raises(UsageError):
+        read(text, "a.csv")
+
+
+def test_a_kernel_of_cutlass_without_a_time_is_a_failed_result(times):
+    good, bad = times(GEMM + gemm() + gemm("k2", ms="nan"))
+    assert (good.status, bad.status) == (Status.OK, Status.RUNTIME_ERROR)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        CONV.replace("224,224,1,1,1", "112,224,1,1,1"),
+        GEMM + gemm() + GEMM + gemm(),
+        GEMM + gemm().replace("0.5", "x"),
+        GEMM + gemm(a="cf32:column").replace(",48,", ",4.5,"),
+    ],
+)
+def test_a_damaged_table_of_cutlass_is_refused(times, text):
     with pytest.raises(UsageError):
         times(text)
-    if text.count("OperationKind") == 1 and ",x," not in text:
-        with pytest.raises(UsageError):
-            read(text, "a.csv")
 
 
 BF16 = (
@@ -170,8 +202,18 @@ def test_tables_of_aiter_s_fused_moe(times, read, cells, lost):
     (result,) = times(text, "tuned_fmoe.csv")
     assert us(result) == [32.3]
     assert (result.case.problem.op == "moe") == (not lost)
-    other = text.splitlines()[1].replace("k1", "k3")
-    assert len(times(f"{text}{other}\n", "tuned_fmoe.csv")) == 2, "other kernels, no repetition"
+    other = text.splitlines()[1].replace("k1", "k3").replace("32.3", "31.1")
+    (first,) = times(f"{text}{other}\n", "tuned_fmoe.csv")
+    assert (us(first), first.case) == ([32.3], result.case), "aiter keeps the first"
+    (note,) = importers.notes([first])
+    assert tells(note, count=1)
+    tagged = "".join(
+        f"{line},{tag}\n"
+        for line, tag in zip(
+            [*text.splitlines(), other], ("_tag", "", "flydsl_fallback"), strict=True
+        )
+    )
+    assert len(times(tagged, "tuned_fmoe.csv")) == 2, "the fallback has a table of its own"
 
 
 TUNABLE = (
@@ -245,6 +287,9 @@ def test_kernels_of_ckprofiler(times):
         CK + CK.splitlines()[0],
         CK.replace("M = 8192", ""),
         CK.replace("8.0511", "8,1"),
+        CK.replace("KBatch 1", "KBatch"),
+        CK.replace("Best Perf", "Bes\nPerf") + CK.replace("2.1725", "4.5"),
+        CK.replace("8.0511", "1.0511"),
         conv + CK,
         conv.replace("Best configuration parameters:", " ALayout =  RowMajor") + CK,
         "Error: Incorrect results!\n" + CK,
@@ -253,12 +298,32 @@ def test_kernels_of_ckprofiler(times):
             times(text, "ck.log")
 
 
+def test_kernels_of_ckprofiler_with_one_name_and_runs_of_other_splits_are_not_pooled(times):
+    short = CK.replace(", KBatch 1", "").replace(", KBatch 2", "")
+    assert [us(result) for result in times(short, "ck.log")] == [[8051.1], [2172.5]]
+    other = short.replace("KBatch = 2", "KBatch = 4")
+    assert len(times(short + other, "ck.log")) == 4
+    assert [len(us(result)) for result in times(short + short, "ck.log")] == [2, 2]
+
+
 def test_of_two_rows_of_a_key_pytorch_reads_the_first(times):
     again = TUNABLE.splitlines()[-1].replace("0.0325", "0.0925")
     first, kept = times(f"{TUNABLE}{again}\n")
     assert (us(first), us(kept)) == ([12.5], [32.5])
     (note,) = importers.notes([first, kept])
     assert tells(note, count=1, problem=kept.case.problem.key)
+    first, kept = times(f"{TUNABLE}{again.replace('Default', 'Gemm_Rocblas_7')}\n")
+    assert (us(kept), kept.case.backend) == ([32.5], "torch"), "another solution is ignored too"
+    assert len(importers.notes([first, kept])) == 1
+
+
+def test_biases_of_several_types_stay_apart(times):
+    row = "ScaledGemmTunableOp_Float8_e4m3fn_Float8_e4m3fn_BFloat16_TN,tn_512_8_1024_ld_1024_1024"
+    rows = "".join(
+        f"{row}_512_rw_0_bias_{bias},Gemm_Hipblaslt_9,0.{time}\n"
+        for bias, time in (("Float", 1), ("BFloat16", 2))
+    )
+    assert [us(one) for one in times(rows)] == [[100.0], [200.0]]
 
 
 AITER_ROW = (
@@ -269,8 +334,9 @@ AITER_ROW = (
 def test_two_rows_of_a_key_are_refused_as_aiter_refuses_them(times):
     row, other = AITER_ROW.format(7.5), AITER_ROW.format(9.5)
     assert [us(one) for one in times(f"{BF16}{row}\n{row}\n", "bf16_tuned_gemm.csv")] == [[7.5]]
-    with raises(UsageError, "line 3"):
-        times(f"{BF16}{row}\n{other}\n", "bf16_tuned_gemm.csv")
+    for second in (other, row.replace(",asm,5,3,", ",hipblaslt,7,0,")):
+        with raises(UsageError, "line 3"):
+            times(f"{BF16}{row}\n{second}\n", "bf16_tuned_gemm.csv")
 
 
 def test_a_column_that_is_not_known_keeps_rows_of_aiter_apart(times):
@@ -339,3 +405,37 @@ def test_the_output_of_a_convolution_may_be_given_in_part(times):
     assert times(text)[0].case.problem == times(CONV)[0].case.problem
     with raises(UsageError, "112"):
         times(text.replace("3,3,224,", "3,3,112,"))
+
+
+def test_an_unknown_option_of_miopendriver_is_another_problem(times, read):
+    plain, odd = times(DRIVER, "a.log"), times(DRIVER.replace("-t 1", "-t 1 -Q 3"), "a.log")
+    assert plain[0].case.problem != odd[0].case.problem
+    command = DRIVER.splitlines()[0].replace("-t 1", "-t 1 --new 3")
+    assert read(f"{command}\n").workload.calls[0].lost == ("new=3",)
+    assert not read(DRIVER.splitlines()[0] + "\n").workload.calls[0].lost
+
+
+def test_the_first_record_of_a_key_of_miopen_counts(times):
+    record = (
+        "16-32-30-3x5-64-32-15-8-1x2-1x2-1x1-0-NCHW-FP16-F=A:{},0,miopenConvolutionFwdAlgoGEMM\n"
+    )
+    (one,) = times(record.format(0.05) + record.format(0.09), "gfx942.ufdb.txt")
+    assert us(one) == [50.0]
+    assert len(importers.notes([one])) == 1
+
+
+@pytest.mark.parametrize("end", ["_ld_1024_1024", "_ld_1024_1024_512x", "_B_x"])
+def test_a_damaged_leading_dimension_of_tunableop_is_refused(times, end):
+    with pytest.raises(UsageError):
+        times(f"GemmTunableOp_Half_TN,tn_512_8_1024{end},Default,0.5\n")
+
+
+def test_unknown_parameters_of_tunableop_are_another_problem(times):
+    row = "GemmTunableOp_Half_TN,tn_512_8_1024_ld_1024_1024_512{},Default,0.5\n"
+    plain, odd = times(row.format("") + row.format("_mode_3"))
+    assert plain.case.problem != odd.case.problem
+
+
+def test_a_command_of_miopendriver_that_was_cut_is_not_the_one_measured(times):
+    with pytest.raises(UsageError):
+        times(DRIVER.replace("-p 1 -q 1 -F 1 -t 1", "-p 1"), "a.log")

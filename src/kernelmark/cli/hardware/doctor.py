@@ -1,4 +1,4 @@
-"""`kmark doctor` and `kmark watch`: what works here, and live readings of a device."""
+"""`kmark doctor`, `watch` and `lock`: what works here, live readings, and a device for oneself."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 from kernelmark.cli import options as o
-from kernelmark.cli.output import check_writable, console, fancy, put, put_tables, write
+from kernelmark.cli.output import check_writable, console, fancy, put, put_tables, say, write
 from kernelmark.cli.store import listing
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.core.errors import KernelmarkError
+from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.metric import Roof
 from kernelmark.core.units import bytes_text, counted, duration_text, rate_text
-from kernelmark.gpu import pack, rocm
 from kernelmark.host.cache import cache_root, chosen_cache_root
 from kernelmark.host.permissions import Unsafe, find_unsafe
 from kernelmark.report.tables import Column, Table
@@ -58,6 +59,45 @@ def watch(*, device: Device = "cpu", every: Every = 1.0, count: Count = 0) -> in
             history.add(reading)
             live.update(_table(device, history), refresh=True)
     return 0
+
+
+Devices = Annotated[
+    list[str] | None,
+    o.option(
+        "-d --device DEVICE",
+        complete=o.complete_devices,
+        help="Hold this device. Repeatable. Default: cpu.",
+    ),
+]
+Program = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="-- COMMAND…", help="The program after --, with its options.", show_default=False
+    ),
+]
+
+
+def lock(*, device: Devices = None, words: Program = None) -> int:
+    """Hold a device for any program: kernelmark's runs wait until it ends.
+
+    Waits for runs and programs that hold the device now, then becomes the program. Its exit
+    code is that of the program, and 'kmark run' in it does not wait for itself.
+
+    For example: kmark lock -d cuda:0 -- python train.py
+    """
+    from kernelmark.runners.locks import lock_for_program
+    from kernelmark.runners.targets import parse_devices
+
+    if not words:
+        raise UsageError("there is no program to run", hint="kmark lock -d cuda:0 -- PROGRAM …")
+    infos = parse_devices(device or ["cpu"])
+    lock_for_program(infos, lambda holder: say(f"waiting for {holder}"))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        os.execvp(words[0], words)
+    except OSError as error:
+        raise UsageError(f"{words[0]} cannot be run: {error.strerror}") from None
 
 
 def _put_lines(readings: Iterable[Reading]) -> None:
@@ -167,6 +207,8 @@ _ONLY_YOURS = "no other user can write to it"
 
 def examine(url: str | None) -> list[Table]:
     """Return the tables of `kmark doctor`, in the order they are printed."""
+    from kernelmark.gpu import rocm
+
     store, roofs = _store(url)
     parts: list[tuple[str, ...]] = [(name, path or "not there") for name, path in rocm.parts()]
     return [
@@ -190,6 +232,7 @@ def examine(url: str | None) -> list[Table]:
 def document(url: str | None) -> dict[str, Any]:
     """Return the same as JSON values: stable keys, base units, null for unknown."""
     from kernelmark.core import codec
+    from kernelmark.gpu import rocm
     from kernelmark.runners.capture import container
 
     store, roofs = _store(url)
@@ -260,6 +303,8 @@ def _cache_sizes(root: Path) -> list[tuple[str, list[int]]]:
 
 
 def _bundles() -> list[dict[str, Any]]:
+    from kernelmark.gpu import pack
+
     bundles: list[dict[str, Any]] = []
     for folder in pack.folders():
         try:
@@ -450,6 +495,8 @@ def _folders(url: str | None) -> list[tuple[str, ...]]:
 
 def _bundle_rows() -> list[tuple[str, ...]]:
     """Return rows on precompiled bundles, by folder of KERNELMARK_PACK."""
+    from kernelmark.gpu import pack
+
     rows: list[tuple[str, ...]] = []
     for folder in pack.folders():
         try:

@@ -310,6 +310,7 @@ def run(
             interleave=options.interleave,
             retry_failed=options.retry_failed,
             refuse_config=True,
+            problems=None if outputs.any else o.MOST_PROBLEMS,
         )
         results, cases_s = _measure(plan, conduct, store, resumed, quiet=options.quiet)
         code = _finish(results, store, options, outputs, conduct.argv)
@@ -470,7 +471,9 @@ def _finish(
     store_option = () if store is None else store_words(options.store)
     # A resumed run keeps its original arguments.
     more = (*rerun_words((*results.run.argv, *argv[1:])), *store_option)
-    hidden, most = 0, None if store is None else o.MOST_PROBLEMS
+    hidden, unread, most = 0, 0, None if store is None else o.MOST_PROBLEMS
+    if store is not None:  # a resumed run may have results that were not read
+        unread = sum(store.counts(results.run.id).values()) - len(results)
     try:
         hidden = put_results(results, outputs, quiet=options.quiet, problems=most)
     finally:
@@ -484,6 +487,7 @@ def _finish(
             more=more,
             most=_DEMO_WARNINGS if demo else None,
             hidden=hidden,
+            unread=unread,
         )
         if interrupted and store is None:
             say("interrupted: nothing is stored, since --no-store was given")

@@ -222,8 +222,8 @@ EveryResult = Annotated[
     bool,
     o.option(
         "--every-result",
-        help="Write a page for each result, not only for those that are not ok, unreliable, or of a"
-        " changed series.",
+        help="Write a page for each result and series, and whole pages of every run. By default,"
+        " results have one that are not ok, unreliable, or of a changed series.",
     ),
 ]
 
@@ -254,7 +254,9 @@ def site(
         count, plain = write_site(source, output, runs=runs, every_result=every_result)
     if not quiet:
         put(f"{output / 'index.html'}\n")
-        more = f"; {counted(plain, 'result')} without one: --every-result" if plain else ""
+        more = (
+            f"; {counted(plain, 'result')} and series without one: --every-result" if plain else ""
+        )
         say(f"{counted(count, 'page')} written{more}")
     return 0
 

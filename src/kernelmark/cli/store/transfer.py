@@ -444,14 +444,14 @@ def _results(file: str, overrides: Overrides, form: str | None) -> ResultSet:
         log_format = logs.recognized(file)
         if log_format is None:
             raise
+        if log_format in importers.registry.names():
+            raise UsageError(
+                f"{file} has calls of {log_format}, and no times that can be read",
+                hint=f"import the calls: --workload DIR; --as {log_format} says why",
+            ) from None
         raise UsageError(
             f"{file}: {log_format} is a format of logs of calls, not of results",
-            hint="add: --workload DIR"
-            + (
-                f", or for its times: --as {log_format}"
-                if log_format in importers.registry.names()
-                else ""
-            ),
+            hint="add: --workload DIR",
         ) from None
 
 

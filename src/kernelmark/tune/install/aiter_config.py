@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kernelmark.core.codec import once
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import read_whole
 
@@ -168,17 +169,6 @@ def parse(text: str, file: Path) -> dict[str, Bucket]:
         if (name == "any" or _BUCKET.match(name)) and not isinstance(value, dict):
             raise UsageError(f"{file}: {name} is {value!r} and not an object of settings")
     return {name: value for name, value in document.items() if isinstance(value, dict)}
-
-
-def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a dict of pairs; raise ValueError for a duplicate key, of which JSON readers silently
-    drop the first value."""
-    document = dict(pairs)
-    if len(document) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{twice} is given twice")
-    return document
 
 
 def folder_of(root: Path, family: str, arch: str, backend: str | None) -> tuple[Path, str, Path]:

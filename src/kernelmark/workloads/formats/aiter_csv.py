@@ -73,6 +73,9 @@ _CHOSEN = {
     "kernelName2": "kernel2",
     "_tag": "tag",
 }
+# Rows with this tag are of a table of their own, which aiter reads if another kernel fails.
+_FALLBACK = "flydsl_fallback"
+_NO_KEY = {"kernelName", "xbf16", "flat"}
 _ERRORS = ("errRatio", "err_ratio", "err1", "err2")
 _MEASURED = frozenset((*_CHOSEN, *_ERRORS, "us", "us1", "us2", "tflops", "bw"))
 # aiter's gfx_from_cu_num, for tables that have no architecture.
@@ -222,13 +225,13 @@ class AiterTimes(Importer):
     summary = "aiter's tuned tables: the time of the chosen kernel of each GEMM or fused MoE"
     facts = FormatFacts(
         versions="aiter e4048607 (2026-08)",
-        exactness="every row with a time; what an op does not compute is part of the problem",
+        exactness="every row with a time; two rows of a key are rejected, and of fused MoE the "
+        "first is read, as by aiter; what an op does not compute is part of the problem",
         checked="83 tuned tables of aiter e4048607 (51,796 rows): the same times as with Python's "
         "csv",
     )
     method = "mean of aiter's tuner"
     is_log = True
-    repeats = Repeats.REFUSED  # pandas' to_dict("index"), after equal rows were dropped
 
     def recognizes(self, name: str, head: bytes) -> bool:
         columns = head.partition(b"\n")[0].strip().split(b",")
@@ -243,6 +246,10 @@ class AiterTimes(Importer):
             raise BadLine("a table without times", hint="--workload DIR imports its calls")
         options = LogOptions(arch=file.overrides.arch)
         sizes = {name.lower(): name for name in _ALL_SIZES}
+        # Of fused MoE, aiter keeps the first row of a key. Tables of GEMMs with two rows of a key
+        # are an error of pandas' to_dict("index"), after equal rows were dropped.
+        is_moe = isinstance(reader, _Experts)
+        keys = {*_WANTED, *_MOE, *_MOE_PLAIN, *_MOE_DTYPES, *reader.unread} - _NO_KEY
         for cells in table:
             # The table's readers have sizes in capitals.
             named = {sizes.get(name, name): text for name, text in cells.items()}
@@ -272,6 +279,11 @@ class AiterTimes(Importer):
                 kernel=" ".join(filter(None, kernels)),
                 device=_gpu(cells),
                 arch=_arch_of(cells),
+                key=(
+                    *(text.strip() for name, text in named.items() if name in keys),
+                    *([_FALLBACK] if cells.text("_tag") == _FALLBACK else []),
+                ),
+                repeats=Repeats.FIRST if is_moe else Repeats.REFUSED,
             )
 
 

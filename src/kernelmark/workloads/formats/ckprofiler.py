@@ -10,6 +10,7 @@ dtype of the output, so a problem is named by these facts, and is no problem of 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 from kernelmark.core.errors import UsageError
@@ -23,6 +24,7 @@ from kernelmark.workloads.importers import (
     ResultRow,
     legal_word,
     problem_of,
+    setting,
 )
 from kernelmark.workloads.source import BadLine, parse_number
 
@@ -55,21 +57,38 @@ class CkProfiler(Importer):
         timed: list[tuple[str, str, str]] = []  # position, milliseconds, kernel
         for text in file.lines():
             if match := _PERF.match(text):
+                if match[2].strip().endswith("KBatch"):
+                    raise BadLine("KBatch has no value", hint=CUT)
                 timed.append((file.at, match[1], match[2].strip()))
             elif text.startswith(_BEST):
-                head, colon, _ = text.rpartition(" : ")
+                head, colon, end = text.rpartition(" : ")
                 facts = dict(_FACT.findall(head))
                 if not colon or not all(name in facts for name in _NEEDED):
                     raise BadLine("is of no GEMM that can be read", hint=CUT)
-                facts.pop("KBatch", None)  # of the best kernel
+                if not timed:
+                    raise BadLine("stands below no line of a kernel", hint=CUT)
+                best = parse_number(end.partition(" ms")[0], "the best time")
+                every = [parse_number(ms, "the time") for _, ms, _ in timed]
+                # Kernels that did not run have a time of 0, and are never the best.
+                if min((ms for ms in every if ms > 1e-10), default=best) != best:
+                    raise BadLine("has a time that is not the best of the lines above", hint=CUT)
+                batch = facts.pop("KBatch", None)  # of the best kernel
                 problem = problem_of("ck_gemm", facts)
+                seen: Counter[str] = Counter()
                 for file.at, time_ms, kernel in timed:
+                    # A type has several kernels: some print neither all parameters nor KBatch.
+                    seen[kernel] += 1
+                    config: dict[str, int | str] = {"kernel": legal_word(kernel)}
+                    if batch and "KBatch" not in kernel:
+                        config["kbatch_of_best"] = setting(batch)
+                    if seen[kernel] > 1:
+                        config["instance"] = seen[kernel]
                     yield ResultRow(
                         problem=problem,
                         backend="ck",
                         samples_s=(parse_number(time_ms, "the time") * 1e-3,),
                         timing=_TIMING,
-                        config=FrozenDict({"kernel": legal_word(kernel)}),
+                        config=FrozenDict(config),
                         kernel=kernel,
                     )
                 timed = []

@@ -9,8 +9,7 @@ as calls, they are one call. GEMMs and forward convolutions are read, of dense t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from itertools import groupby
+from collections.abc import Iterator
 
 from kernelmark import ops
 from kernelmark.core.immutable import FrozenDict
@@ -30,6 +29,7 @@ from kernelmark.workloads.importers import (
     ResultRow,
     exact_problem,
     legal_name,
+    problem_of,
     setting,
 )
 from kernelmark.workloads.source import BadLine, Fields
@@ -62,9 +62,19 @@ _CONV = (
     *("alpha", "beta", "accum"),
 )
 _PROBLEM = frozenset((*_GEMM, *_CONV, "op_class", "OperationKind"))
+_MEASURED = ("Bytes", "Flops", "Flops/Byte", "Runtime", "GB/s", "GFLOPs")
+_TILES = tuple(f"{name}_{axis}" for name in ("cta", "warps", "inst") for axis in "mnk")
+# Columns that are no config; the last ones are part of a kernel's name.
+_NO_CONFIG = frozenset((*_HEAD, *_PROBLEM, *_MEASURED, *_TILES, "stages", "min_cc", "max_cc"))
+_WHOLE = frozenset(("m", "n", "k", "batch_count", "p", "q", "g", *_SIZES))
+_NO_TIME = ("nan", "-nan", "inf", "-inf")
 _RAN = ("passed", "not_verified", "not_run", "not_supported")
 # The profiler rotates copies of the tensors that exceed the last-level cache, and times a loop.
 _TIMING = Timing(cache=Cache.COLD, timer=Timer.LOOP)
+
+
+class _NoOp(BadLine):
+    """A row that no op computes."""
 
 
 class CutlassLog(LogReader):
@@ -94,9 +104,7 @@ def _call(cells: Fields, arch: str) -> Call:
     if kind == "conv2d":
         return _conv(cells)
     if kind != "gemm" or cells.text("gemm_kind", "gemm") not in _KINDS:
-        raise BadLine(
-            f"is a {kind} of kind {cells.text('gemm_kind', kind)[:24]}: no op computes it"
-        )
+        raise _NoOp(f"is a {kind} of kind {cells.text('gemm_kind', kind)[:24]}: no op computes it")
     return _gemm(cells, arch)
 
 
@@ -108,7 +116,7 @@ def _gemm(cells: Fields, arch: str) -> Call:
     for name in ("A", "B", *("C" if not is_void else ""), *("D" if cells.get("D") else "")):
         types[name], layout = _tensor(cells, name)
         if layout not in ("row", "column"):
-            raise BadLine(f"{name} has the layout {layout[:24]}: no op computes it")
+            raise _NoOp(f"{name} has the layout {layout[:24]}: no op computes it")
         by_rows[name] = layout == "row"
     out = "D" if "D" in types else "C"
     first, second, m, n = ("B", "A", "n", "m") if by_rows[out] else ("A", "B", "m", "n")
@@ -143,13 +151,13 @@ def _gemm(cells: Fields, arch: str) -> Call:
 
 def _conv(cells: Fields) -> Call:
     if cells.required("conv_kind") != "fprop":
-        raise BadLine(f"is a {cells['conv_kind'][:12]}, which no op computes")
+        raise _NoOp(f"is a {cells['conv_kind'][:12]}, which no op computes")
     if cells.text("conv_mode", "cross") != "cross":
-        raise BadLine("is a convolution with flipped filters, which no op computes")
+        raise _NoOp("is a convolution with flipped filters, which no op computes")
     tensors = [_tensor(cells, name) for name in ("Activation", "Filter", "Output")]
     dtypes = [blas.dtype({"type": token}, "type", "") for token, _ in tensors]
     if {layout for _, layout in tensors} != {"nhwc"} or dtypes[0] != dtypes[1]:
-        raise BadLine("has layouts or dtypes that no op computes")
+        raise _NoOp("has layouts or dtypes that no op computes")
     sizes = {ours: cells.whole(theirs) for ours, theirs in _SIZES.items()}
     problem = ops.registry.get("conv").problem(
         **sizes,
@@ -177,7 +185,7 @@ def _tensor(cells: Fields, name: str) -> tuple[str, str]:
 
 def _token(kind: str, name: str) -> str:
     if kind not in _TOKENS:
-        raise BadLine(f"{name} is {kind[:24]}, a dtype that kernelmark does not have")
+        raise _NoOp(f"{name} is {kind[:24]}, a dtype that kernelmark does not have")
     return _TOKENS[kind]
 
 
@@ -186,8 +194,8 @@ class CutlassProfiler(Importer):
     summary = "CUTLASS profiler CSV: every kernel of every problem"
     facts = FormatFacts(
         versions="cutlass_profiler 2.x to 4.4",
-        exactness="every row; kernels that failed are failed results; a table with operations that "
-        "no op computes is rejected",
+        exactness="every row; kernels that failed or have no time are failed results; what no op "
+        "computes is a problem with the names of the profiler's arguments",
         checked="the layout of tables in public repositories, with rows of our own",
     )
     method = "mean of cutlass_profiler"
@@ -201,28 +209,31 @@ class CutlassProfiler(Importer):
         columns, table = file.table(begin)
         if lacking := [name for name in (*_HEAD, "Bytes", "Runtime") if name not in columns]:
             raise BadLine(f"line {begin + 1}: the column {lacking[0]} is missing", hint=CUT)
-        read = [(file.at, cells, self._problem(cells, file)) for cells in table]
-        begin, end = columns.index("Status") + 1, columns.index("Bytes")
-        settings = [name for name in columns[begin:end] if name not in _PROBLEM]
-        ordered = sorted(read, key=lambda row: (row[2].key, row[1]["Operation"]))
-        for _, group in groupby(ordered, key=lambda row: (row[2].key, row[1]["Operation"])):
-            same = list(group)
-            # Arguments that a kernel was profiled with several values of are other configs.
-            varied = [n for n in settings if len({cells[n] for _, cells, _ in same}) > 1]
-            for at, cells, problem in same:
-                file.at = at
-                config = {"kernel": cells["Operation"], **{name: cells[name] for name in varied}}
-                yield _result(cells, config, problem)
-
-    def _problem(self, cells: Fields, file: ResultFile) -> Problem:
-        if cells["Provider"] == "Provider":
-            raise BadLine("a second table begins", hint=EACH_TABLE)
-        return exact_problem(_call(cells, file.overrides.arch))
+        for cells in table:
+            if cells["Provider"] == "Provider":
+                raise BadLine("a second table begins", hint=EACH_TABLE)
+            yield _result(cells, _problem(cells, file.overrides.arch))
 
 
-def _result(cells: Fields, config: Mapping[str, str], problem: Problem) -> ResultRow:
+def _problem(cells: Fields, arch: str) -> Problem:
+    """Return the problem of a row: of an op, or, if no op computes it, one with its arguments."""
+    try:
+        return exact_problem(_call(cells, arch))
+    except _NoOp:
+        arguments = {name: cells[name] for name in cells if name in _PROBLEM and cells.text(name)}
+        for name in arguments.keys() & _WHOLE:  # one that is not whole would become an option
+            cells.whole(name)
+        return problem_of(f"cutlass_{cells.required('OperationKind')}", arguments)
+
+
+def _result(cells: Fields, problem: Problem) -> ResultRow:
     status, error = Status.OK, NO_REASON
-    if cells["Status"] != "success":
+    config = {"kernel": cells["Operation"]}
+    # Tags of the user, and arguments that a kernel may be profiled with several values of.
+    config |= {name: cells[name] for name in cells if name not in _NO_CONFIG and cells.text(name)}
+    if cells.text("Runtime").lower() in _NO_TIME:
+        status, error = Status.RUNTIME_ERROR, Reason(f"the profiler's time is {cells['Runtime']}")
+    elif cells["Status"] != "success":
         status, error = (
             Status.RUNTIME_ERROR,
             Reason(f"the profiler reported {cells['Status'][:40]}"),

@@ -44,6 +44,7 @@ _LETTERS = {
 # Inputs rounded to xf32 are f32 in memory.
 _ROUNDED = "X"
 _TYPES = ("DataType", "DestDataType", "ComputeDataType")
+_TRANS = ("TRANSA", "TRANSB")
 _TRANSPOSED = {"T": "T", "N": "N", "true": "T", "false": "N"}
 _SIDES = ("reference", "tuned")
 _MARK = ("transA", "transB", "m", "n", "k", "a_type")
@@ -74,7 +75,10 @@ class GekoList(LogReader):
             return
         nodes: dict[str, yaml.Node] = {}
         for key, node in root.value if isinstance(root, yaml.MappingNode) else ():
-            if (name := str(key.value)) in nodes:
+            name = str(key.value)
+            # TuningDriver's lists have TransA.
+            name = name.upper() if name.upper() in _TRANS else name
+            if name in nodes:
                 yield key.start_mark.line + 1, f"the key {name[:24]} occurs twice"
                 return
             nodes[name] = node

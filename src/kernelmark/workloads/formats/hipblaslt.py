@@ -27,7 +27,7 @@ from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.registry import FormatFacts
-from kernelmark.core.result import Status
+from kernelmark.core.result import Config, Status
 from kernelmark.core.timing import Cache, Timer, Timing
 from kernelmark.workloads import blas, calls
 from kernelmark.workloads.calls import (
@@ -45,11 +45,13 @@ from kernelmark.workloads.importers import (
     Importer,
     ResultFile,
     ResultRow,
+    legal_name,
     problem_of,
+    setting,
     uneven_row,
 )
 from kernelmark.workloads.source import BadLine, Fields, check_columns
-from kernelmark.workloads.workload import Call
+from kernelmark.workloads.workload import BLAS_FIELDS, Call
 
 _COMMAND = b"hipblaslt-bench "
 _MAPS = (b"- { function: m", b"- {function: m")
@@ -68,8 +70,12 @@ _KERNEL = b"kernel_name:"
 _SILENT = (b"Git Version:", b"hipBLASLt version:", b"hipBLASLt git version:", b"Rotating buffer")
 _MARKS = ("hipblaslt-Gflops", "rocblas-Gflops", "rocblas-GB/s")
 _HEADER = re.compile(r"\s*(?:\[(\d{1,9})\]:?)?\s*(\w+(?:,[^,\s]+)*,us(?:,\S*)?)\s*\Z")
+# What begins a header, and values of a GEMM.
+_BEGUN = re.compile(r"\s*(?:\[\d{1,9}\]:?\s*(?:\w+,|tr)|transA,transB,)")
+_VALUES = re.compile(r"\s*[NTC],[NTC],\d+,")
 _SOLUTION = re.compile(r"\s*--Solution index:\s*(\d{1,9})(?!\d)")
 _KERNEL_NAME = re.compile(r"\s*--(?:kernel|Solution) name:\s*(\S.*)")
+_DEVICE = re.compile(r"Device ID (\d{1,9}) : (\S.*?)(?: (gfx\w+)\S*)?\s*\Z")
 # The columns of arguments end before the first of these.
 _MEASURED = (
     *("rotating_buffer", "cold_iters", "lowest-avg-freq", "avg-freq_0", "avg-MCLK"),
@@ -89,6 +95,7 @@ MEASURED_COLUMNS = frozenset(
             "rtol",
             "kernel",
             "soulution_index",
+            "CUs",
         ),
         # Of GEKO's summary: the chosen kernel, and the share of its time.
         *("solution", "solutionIdx", "lib_source", "total (us)", "% of total"),
@@ -110,9 +117,20 @@ _CONFIG = {
     "sol_idx_global": "solution_index",
     "soulution_index": "solution_index",  # as older clients spelled it
 }
+# Columns that are no config: of the problem, the timing and the measurement.
+_NO_CONFIG = frozenset(
+    (
+        *(*BLAS_FIELDS, *blas.EXTRAS, *MEASURED_COLUMNS, *_CONFIG, "use_gpu_timer"),
+        *("swizzle_a", "swizzle_b", "bias_source", "iters", "error", "samples", "cv"),
+    )
+)
+_NO_ARGUMENT = re.compile(
+    r"freq|MCLK|efficiency|gran\b|granularity|tiles_per|num_cu|bytes|norm|-us$"
+)
 # Columns of the client's own verification (-v), and what they have if it failed.
 _VERIFIED = ("norm_error", "norm_error_1", "atol", "rtol")
 _FAILED = ("failed", "nan", "-nan", "inf", "-inf")
+_TWO_RUNS = "import each run of the client in a file of its own"
 _NO_TYPES = "rocblas-bench --log_function_name --log_datatype prints them"
 
 
@@ -249,11 +267,15 @@ def _checked(fields: dict[str, str], kind: str) -> dict[str, str]:
     if kind != "bench":
         bias = "bias_type" in fields and "beta" not in fields and "bias_vector" not in fields
         return fields | {"bias_vector": "1"} if bias else fields
-    # Command lines written by people rely on the client's defaults. Logs have every option, leading
-    # dimensions before types: one with those and without letters was cut.
+    # Command lines written by people rely on the client's defaults. Logs have every option, the
+    # method first and leading dimensions before types: one with those may have been cut.
     precision = fields.get("precision") or fields.get("r")
-    is_logged = any(f"ld{name}" in fields for name in "abcd")
-    if not precision and (is_logged or not any(f"{name}_type" in fields for name in "abcd")):
+    first = next((name for name in fields if name in ("transA", "transB", "m", "sizem")), "")
+    is_logged = any(name in fields for name in ("api_method", "lda", "ldb", "ldc", "ldd"))
+    typed = any(f"{name}_type" in fields for name in "abcd")  # after the letters
+    if not precision and is_logged:
+        return {"transA": "N", "transB": "N"} | fields if typed else fields
+    if not precision and not typed and first.startswith("trans"):
         return fields
     types = {f"{name}_type": precision or "f16_r" for name in "abcd"}
     return {"transA": "N", "transB": "N", "compute_type": "f32_r"} | types | fields
@@ -264,7 +286,8 @@ class HipblasltBench(Importer):
     summary = "output of hipblaslt-bench and rocblas-bench"
     facts = FormatFacts(
         versions="hipBLASLt 7d9fb683 (2024-10), rocBLAS b520bc83 (2024-10)",
-        exactness="every row; a call without types that occurs twice is rejected",
+        exactness="every row; arguments that a problem does not have are part of the config; a "
+        "call without types that occurs twice is rejected",
         checked="compared with their argument models; samples of our own in tests",
     )
     method = "mean of hipblaslt-bench"
@@ -274,14 +297,21 @@ class HipblasltBench(Importer):
 
     def rows(self, file: ResultFile) -> Iterator[ResultRow]:
         untyped: set[str] = set()
-        for printed in _printed(file):
+        kernels: dict[tuple[str, Config], str] = {}
+        rows = _printed(file)
+        several = len({printed.device for printed in rows}) > 1
+        for printed in rows:
             file.at = printed.at
-            row = dataclasses.replace(_row(printed, file.overrides.arch), doubt=printed.doubt)
+            row = _row(printed, file.overrides.arch, printed.device if several else "")
+            row = dataclasses.replace(row, doubt=printed.doubt)
             problem = row.problem
             if problem.op.startswith("blas_") and "a_type" not in problem.options:
                 if problem.key in untyped:
                     raise BadLine("a second row of this call: its types may differ", hint=_NO_TYPES)
                 untyped.add(problem.key)
+            kernel = kernels.setdefault((problem.key, row.config), row.kernel)
+            if kernel and row.kernel not in ("", kernel):
+                raise BadLine(f"another kernel of one config: {row.kernel[:60]}", hint=_TWO_RUNS)
             yield row
 
 
@@ -295,6 +325,8 @@ class _Printed:
     config: dict[str, int] = field(default_factory=dict)
     kernel: str = ""
     doubt: Reason = NO_REASON
+    device: str = ""  # the devices that were listed before it
+    arch: str = ""  # theirs, if they have one in common
 
 
 def _printed(file: ResultFile) -> list[_Printed]:
@@ -303,13 +335,22 @@ def _printed(file: ResultFile) -> list[_Printed]:
     is_open, rank = False, 0  # whether lines below the last row belong to it
     # The winner repeats a row of its problem, unless only winners were printed.
     has_rows, is_winner = False, False
+    devices: dict[str, re.Match[str]] = {}
+    listed = 0  # rows before the devices
     for text in file.lines():
+        if match := _DEVICE.match(text):
+            if match[1] in devices or listed < len(rows):
+                devices, listed = {}, len(rows)
+            devices[match[1]] = match
+            continue
         match = _HEADER.match(text) if any(mark in text for mark in _MARKS) else None
         if match or text.lstrip().startswith("Winner"):
             is_open, header = False, _columns(match[2]) if match else None
             rank = int(match[1] or 0) if match else 0
             is_winner = is_winner or not match
             continue
+        if _BEGUN.match(text) or (_VALUES.match(text) and header is None and not rows):
+            raise BadLine("a header, or its values, that cannot be read", hint=CUT)
         # The repeated headers of the table may have been removed.
         again = is_open and header is not None and len(_split(text)) == len(header)
         if again or (header is not None and not is_open and text.count(",") >= 5):
@@ -317,6 +358,9 @@ def _printed(file: ResultFile) -> list[_Printed]:
             if again or not (is_winner and has_rows):
                 config = {"rank": rank} if rank else {}
                 rows.append(_Printed(cells, file.at, _split(text)[0], config, doubt=file.doubt))
+                rows[-1].device = "; ".join(f"{n}: {found[2]}" for n, found in devices.items())
+                archs = {found[3] or "" for found in devices.values()}
+                rows[-1].arch = archs.pop() if len(archs) == 1 else ""
                 is_open = True
             else:
                 header = None
@@ -361,12 +405,14 @@ def _cells(text: str, header: list[str]) -> Fields:
     return Fields({name: cell.strip() for name, cell in zip(header, cells, strict=True)})
 
 
-def _row(printed: _Printed, arch: str) -> ResultRow:
+def _row(printed: _Printed, arch: str, device: str) -> ResultRow:
     cells = printed.cells
+    own_arch = cells.text("gcnArchName").partition(":")[0] or printed.arch
+    problem = row_problem(cells, arch or own_arch)
     for name in _SIZES:  # a size that is not whole would become an option
         if name in cells:
             cells.whole(name)
-    tuned = {
+    tuned: dict[str, int | str] = {
         name: int(cells.number(column))
         for column, name in _CONFIG.items()
         if cells.text(column, "0") != "0"
@@ -375,13 +421,36 @@ def _row(printed: _Printed, arch: str) -> ResultRow:
     return ResultRow(
         status=Status.WRONG if failed else Status.OK,
         error=Reason(f"the client's {failed[0]} is {cells[failed[0]]}") if failed else NO_REASON,
-        problem=row_problem(cells, arch),
+        problem=problem,
         backend="hipblaslt" if "hipblaslt-Gflops" in cells else "rocblas",
         samples_s=(cells.number("us") * 1e-6,),
         timing=bench_timing(cells),
-        config=FrozenDict(printed.config | tuned),
+        config=FrozenDict({**printed.config, **tuned, **row_config(cells, problem)}),
         kernel=printed.kernel,
+        device=device or _gpu(cells),
+        arch=own_arch,
     )
+
+
+def _gpu(cells: Fields) -> str:
+    """Return the GPU in the columns of a row, as `gfx942 with 304 CUs`."""
+    arch, units = cells.text("gcnArchName").partition(":")[0], cells.text("CUs")
+    return f"{arch} with {units} CUs" if arch and units else ""
+
+
+def row_config(cells: Fields, problem: Problem) -> dict[str, int | str]:
+    """Return the arguments that a problem does not have, and that may have chosen another kernel:
+    a workspace, the type of a bias, and every column that is not known."""
+    parts = {**problem.dims, **problem.dtypes, **problem.options}
+    has_bias = cells.text("bias_vector", "0") != "0"
+    names = [n for n in cells if n not in _NO_CONFIG and not _NO_ARGUMENT.search(n)]
+    names += ["bias_type"] if has_bias else []
+    names += ["c_type"] if cells.text("c_type") != cells.text("d_type") else []
+    return {
+        legal_name(name): setting(cells[name])
+        for name in names
+        if cells.text(name) and legal_name(name) not in parts
+    }
 
 
 def bench_timing(cells: Fields) -> Timing:
@@ -411,6 +480,12 @@ def row_problem(cells: Fields, arch: str) -> Problem:
     usual = {"alpha": "1", "beta": "0"}
     differing = {name: cells[name] for name in cells if name in _SET and cells[name] != "0"}
     differing |= {name: cells.text(name) for name in lost if cells.get(name) != usual.get(name)}
+    # What the op computes of a call is no part of the other problem's sizes and types.
+    differing |= {
+        name: cells[name]
+        for name, text in usual.items()
+        if cells.text(name, text).removesuffix(".0") != text
+    }
     differing = {name: text for name, text in differing.items() if text}
     return problem_of(
         "blas_matmul", differing | {name: cells[name] for name in _GEMM if name in cells}

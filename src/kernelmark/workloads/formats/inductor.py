@@ -55,8 +55,9 @@ _TIMED = re.compile(rb"AUTOTUNE \w+\([^()\n]*\)\s*\n(?:[^\n]*\n){0,63}?[^\n]* ms
 _CHOICE = re.compile(
     r"\s+(\w\S*) (\d+\.\d+|inf|nan) ms (\d+\.\d%|nan%|<DIVIDED BY ZERO ERROR>) ?(.*)"
 )
-_BROKEN = re.compile(r"\s+\w\S* [0-9][0-9.,]*(?: [mun]?s [0-9.]+%.*)?\Z")
+_BROKEN = re.compile(r"\s+\w\S* [0-9][0-9.,]*(?: [mun]?s(?: [0-9.]+(?:%.*)?)?)?\Z")
 _PREFIX = re.compile(r"\[\w+\]:")  # the prefix of a launcher, such as [rank0]:
+_CUT_BLOCK = re.compile(r"AUTOTUNE \w*(?:\([^()]*)?\Z")
 _END = re.compile(r"AUTOTUNE (?:benchmarking )?takes ")
 _NUMBER = re.compile(r"_\d+\Z")
 _SHAPE = re.compile(r"\((\d{1,18}), (\d{1,18}), (\d{1,18})\)\Z")
@@ -163,6 +164,9 @@ def _choices_in_log(file: ResultFile) -> Iterator[ResultRow]:
                 blocks[prefix] = _problem(text[block.start() :].rstrip(), block), None
             elif _END.search(text):
                 blocks.pop(prefix, None)
+            elif _CUT_BLOCK.search(text):
+                file.at = f"line {line}"
+                raise BadLine("the name of a block is cut", hint=CUT)
             elif prefix in blocks:
                 problem, last_ms = blocks[prefix]
                 file.at = f"line {line}"
@@ -211,6 +215,8 @@ def _config(name: str, description: str) -> Config:
     config: dict[str, ConfigValue] = {"choice": _NUMBER.sub("", name)}
     # Inductor also writes a minus sign within a value as a comma.
     pieces = re.sub(r", (?!\w+=)", "-", description.strip())
+    if pieces.endswith("="):
+        raise BadLine(f"{pieces.rpartition(' ')[2]} has no value", hint=CUT)
     for pair in pieces.split(", ") if pieces else []:
         key, equals, value = pair.partition("=")
         if len(pair) > _LONGEST:

@@ -38,6 +38,7 @@ from kernelmark.workloads.calls import LogOptions, LogReader, Part
 from kernelmark.workloads.importers import (
     CUT,
     Importer,
+    Repeats,
     ResultFile,
     ResultRow,
     exact_problem,
@@ -77,6 +78,31 @@ _PLAIN = {
     "filter cast": ("R", "wei_cast_type", "-1"),
     "output cast": ("T", "out_cast_type", "-1"),
 }
+# Options that change neither the convolution nor, of a forward pass, what it reads.
+_HARMLESS = frozenset(
+    (
+        *(
+            "i",
+            "iter",
+            "V",
+            "verify",
+            "t",
+            "time",
+            "s",
+            "search",
+            "P",
+            "printconv",
+            "o",
+            "w",
+            "wall",
+        ),
+        *("dump_output", "d", "in_data", "e", "weights", "D", "dout_data", "a", "in_bias", "h"),
+        *("help", "S", "solution", "C", "verification_cache", "G", "gpualloc"),
+        # Of depth, and of transposed convolutions, which are refused.
+        *("!", "in_d", "@", "fil_d", "$", "pad_d", "#", "conv_stride_d", "^", "dilation_d"),
+        *("Y", "trans_output_pad_h", "X", "trans_output_pad_w", "%", "trans_output_pad_d"),
+    )
+)
 _LAYOUTS = (("in_layout", "I"), ("fil_layout", "f"), ("out_layout", "O"))
 _EVERY, _FORWARD = 0, 1
 _SOLVER = re.compile(r"Algorithm: \d+, Solution: \d+/(\S+)")
@@ -142,6 +168,7 @@ class Miopen(LogReader):
         problem = ops.registry.get("conv").problem(**sizes, layout=layout, dtype=_DTYPES[driver])
         if _first(fields, ("b", "bias"), "0") != "0":
             lost.append("bias")
+        lost += [f"{name}={value}" for name, value in _unknown(fields).items()]
         yield Call(problem=problem, lost=tuple(lost))
 
 
@@ -165,6 +192,19 @@ def _layout(fields: Mapping[str, str]) -> tuple[str, list[str]]:
     if used[0] not in ("NCHW", "NHWC"):
         raise BadLine(f"layout {used[0][:12]!r} is not supported")
     return used[0].lower(), [] if len(set(used)) == 1 else ["layout"]
+
+
+def _unknown(fields: Mapping[str, str]) -> dict[str, str]:
+    """Return the options that are not known, which may change the convolution."""
+    names = [*(names[:2] for names in _SIZES.values()), *(n[:-1] for n in _PLAIN.values())]
+    known = {"F", "forw", "b", "bias", "spatial_dim", "_", "r", "pad_val", "L", "vector_length"}
+    known |= {name for some in (*names, *_LAYOUTS) for name in some}
+    usual = {"r": "0", "pad_val": "0", "L": "1", "vector_length": "1"}
+    return {
+        name: value
+        for name, value in fields.items()
+        if name not in _HARMLESS | known or value != usual.get(name, value)
+    }
 
 
 def _first(fields: Mapping[str, str], names: Sequence[str], default: str) -> str:
@@ -293,6 +333,9 @@ class FindDbTimes(Importer):
                     config=FrozenDict({"solver": solver}),
                     samples_s=(ms * _MS,),
                     arch=arch[1] if arch else "",
+                    # readonlyramdb.cpp
+                    key=(key, solver),
+                    repeats=Repeats.FIRST,
                 )
 
 
@@ -388,8 +431,12 @@ def _measured(command: str, stats: Fields) -> Problem:
         _refuse_other_forms(fields)
         layouts = {name: _first(fields, names, "NCHW") for names in _LAYOUTS for name in names[:1]}
         named: dict[str, str | int] = {**sizes, "dtype": _DTYPES[driver], **layouts}
+        named |= {f"option {name}": value for name, value in _unknown(fields).items()}
         return problem_of(f"miopen_{stats['name'].partition('-')[0]}", named)
     (call,) = Miopen().calls("typed", command.encode(), calls.NO_LOG_OPTIONS)
+    printed = stats.whole("ho"), stats.whole("wo")
+    if printed != (computed := output_size(call.problem)):
+        raise BadLine(f"the output is {printed}, and {computed} of the command above", hint=CUT)
     return exact_problem(call)
 
 

@@ -44,7 +44,7 @@ _PLAIN = re.compile(
 _COMMA = re.compile(
     r"[0-9.\s']*[0-9],(?:[0-9]{1,2}|[0-9]{4,})\Z|[0-9]{1,3}(?:[.\s'][0-9]{3}){2,}\Z"
 )
-_AMBIGUOUS = re.compile(r"[0-9]{1,3}\.[0-9]{3}\Z")
+_AMBIGUOUS = re.compile(r"[0-9]{1,3}(?:\.|,)[0-9]{3}\Z")
 _HINT = f"ncu --csv --page raw --metrics {_TIME} PROGRAM"
 
 
@@ -191,8 +191,10 @@ def _seconds(unit: str, value: str) -> float:
         raise unexpected(_UNIT, "a unit of time", unit, _HINT)
     if not _PLAIN.match(value):
         raise unexpected(_TIME, "a time", value, _HINT)
-    # ncu prints whole nanoseconds: 4.256 ns is 4256 ns with a dot as thousands separator.
-    if _UNITS[unit] == SECONDS["ns"] and _AMBIGUOUS.match(value):
+    # ncu prints whole nanoseconds, and fractions of other units: 4.256 ns is 4256 ns with a dot as
+    # thousands separator, and 4,256 us is 4.256 us with a decimal comma.
+    separator = "." if _UNITS[unit] == SECONDS["ns"] else ","
+    if separator in value and _AMBIGUOUS.match(value):
         raise _foreign(value)
     return parse_number(value.replace(",", ""), _TIME) * _UNITS[unit]
 

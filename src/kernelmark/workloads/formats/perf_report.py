@@ -27,13 +27,15 @@ from kernelmark.workloads.importers import (
     name_words,
     problem_of,
 )
-from kernelmark.workloads.source import parse_number
+from kernelmark.workloads.source import BadLine, parse_number
 
 _LINE = re.compile(r"(.+) \(((?:[^()]|\([^()]*\))*)\)\Z")
 _UNIT = re.compile(r"(?<![A-Za-z/])(ns|us|µs|ms|s|[kMGTP]?FLOPS?|[kKMGT]i?B)(?:/s)?(?![A-Za-z/])")
 _RATE = re.compile(r"(?:/|\bper\b)\s*(?:ns|us|µs|ms|s|sec|second)\b")
 _PRINTED = re.compile(r"\d+\.\d{6}(?:,\d+\.\d{6})+\s")  # pandas' float_format="%.6f"
 _RESULTS = ("inf", "-inf", "nan")  # of a function that could not be timed
+# The column of pandas' index, if the table was saved with it, and again.
+_INDEX = ("", "Unnamed: 0")
 # do_bench flushes the cache before each launch.
 _TIMING = Timing(cache=Cache.FLUSH)
 _SET_YLABEL = "return times, and set ylabel to their unit: ms"
@@ -69,7 +71,9 @@ class PerfReport(Importer):
             )
         backends = _backends(timed)
         plot = f"perf_report_{'_'.join(name_words(file.name)) or 'plot'}"
-        for cells in table:
+        for number, cells in enumerate(table):
+            if any(cells.text(name, str(number)) != str(number) for name in _INDEX):
+                raise BadLine("the first column has no name, and does not count the rows")
             sizes = {name: _size(cells.required(name), name) for name in x_names}
             for column, unit in timed.items():
                 text = cells.text(column).strip()
@@ -103,6 +107,7 @@ def _backends(columns: Iterable[str]) -> dict[str, str]:
 
 def _columns(columns: list[str]) -> tuple[list[str], list[str]]:
     """Return the columns of x values and those of lines; empty lists if it is another table."""
+    columns = columns[1:] if columns[0] in _INDEX else columns
     x_names = [name for name in columns if not _line(name)[1]]
     lines = [name for name in columns if _line(name)[1]]
     return (x_names, lines) if columns == [*x_names, *lines] else ([], [])

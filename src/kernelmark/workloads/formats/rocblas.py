@@ -81,6 +81,7 @@ class RocblasLog(LogReader):
         is_command = kind == "bench"
         pairs = calls.options(text.partition(" ")[2]) if is_command else calls.entries(text)
         for fields in calls.calls_of(pairs):
+            fields = _defaults(fields) if is_command else fields
             yield blas.call(_typed(fields), options.arch, harmless=HARMLESS)
 
     def table(self, line: bytes, file: str) -> RowReader | None:
@@ -120,6 +121,21 @@ def _traced(text: str) -> dict[str, str]:
     if not function.endswith("_ex"):
         fields["r"] = function[0]
     return fields
+
+
+def _defaults(fields: dict[str, str]) -> dict[str, str]:
+    """Return the fields with the client's defaults: people leave letters and types out. A logged
+    command has the letters before the sizes, and types after them: one with letters that lacks
+    types may be cut, and gets none."""
+    letters = any(f"trans{name}" in fields for name in ("A", "B", "poseA", "poseB"))
+    function = fields.get("f") or fields.get("function", "gemm")
+    typed = any(f"{name}_type" in fields for name in "abcd") or "compute_type" in fields
+    more = {name: "N" for name in "AB" if not {f"trans{name}", f"transpose{name}"} & fields.keys()}
+    defaults = {f"trans{name}": letter for name, letter in more.items()}
+    has_precision = "r" in fields or "precision" in fields or function[:1] in _PRECISIONS
+    if not typed and not has_precision and not (letters and function.endswith("_ex")):
+        defaults["r"] = "f32_r"
+    return defaults | fields
 
 
 def _typed(fields: dict[str, str]) -> dict[str, str]:

@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from kernelmark import ops
+from kernelmark.core import codec
 from kernelmark.core.errors import UsageError
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
@@ -82,7 +83,7 @@ class TritonAutotuneKey(LogReader):
         self, chunks: Iterable[bytes], options: LogOptions
     ) -> Iterator[tuple[int, Call | str | Remark]]:
         try:
-            document = json.loads(b"".join(chunks))
+            document = json.loads(b"".join(chunks), object_pairs_hook=codec.once)
         except (ValueError, RecursionError) as error:
             yield 1, f"is not JSON: {error}"
             return

@@ -25,12 +25,14 @@ from kernelmark.workloads.importers import (
     exact_problem,
     legal_name,
     legal_word,
+    lost_bias,
     uneven_row,
 )
 from kernelmark.workloads.source import BadLine, parse_number
 from kernelmark.workloads.workload import Call
 
 _MARK = b"TunableOp_"
+_VALIDATOR = b"Validator,"
 _TIMING = Timing(cache=Cache.COLD)  # it rotates buffers that exceed the last-level cache
 _TYPES = {
     "double": "f64_r",
@@ -48,9 +50,13 @@ _TYPES = {
 _TYPE = "|".join(_TYPES)
 _OPERATION = re.compile(rf"(\w*?)TunableOp_((?:(?:c10::)?(?:{_TYPE})_)+)([NTC]{{2}})\Z")
 _SIZES = re.compile(
-    r"([ntc])([ntc])_(\d+)_(\d+)_(\d+)(?:_B_(\d+))?(?:_ld_(\d+)_(\d+)_(\d+))?(?:_(\D\w*))?\Z",
+    r"([ntc])([ntc])_(\d+)_(\d+)_(\d+)(?:_B_(\d+))?(?:_ld_(\d+)_(\d+)_(\d+))?(?:_((?!ld_|B_)\D\w*))?\Z",
     re.IGNORECASE,
 )
+
+
+# What follows the sizes of a scaled GEMM: scales by row, and the type of the bias.
+_SCALES = re.compile(rf"(?:\A|_)(?:rw_[01]|bias_(?:None|{_TYPE}))(?=_|\Z)")
 
 
 class TunableOpLog(LogReader):
@@ -62,18 +68,31 @@ class TunableOpLog(LogReader):
         checked="compared with TunableGemm.h and torch.cuda.tunable; samples of our own in tests",
     )
 
+    least = 2  # cells of a row
+
+    def of_file(self, first: bytes) -> LogReader:
+        # Untuned calls are written without validators, and results with a solution.
+        return _Results() if first.startswith(_VALIDATOR) else self
+
     def part(self, line: bytes) -> Part | None:
-        if line.startswith(b"Validator,"):
+        if line.startswith(_VALIDATOR):
             return NOTHING
         at = line.find(_MARK)
         if at < 0 or line[:1] == b"#" or b" " in line[:at]:
             return None
-        cells = line.split(b",", 2)
-        return "row", b",".join(cells[:2]).strip(), 1
+        cells = line.split(b",", 3)
+        kind = "cut" if len(cells) == 2 < self.least else "row"
+        return kind, b",".join(cells[:2]).strip(), 1
 
     def calls(self, kind: str, part: bytes, options: LogOptions) -> Iterator[Call]:
+        if kind == "cut":
+            raise BadLine("is cut: a result has a solution")
         operation, _, sizes = part.decode("utf-8", "replace").partition(",")
         yield _call(operation, sizes)
+
+
+class _Results(TunableOpLog):
+    least = 3
 
 
 def _call(operation: str, sizes: str) -> Call:
@@ -83,10 +102,14 @@ def _call(operation: str, sizes: str) -> Call:
     sized = _SIZES.match(sizes)
     if sized is None:
         raise BadLine(f"cannot be read: sizes {sizes[:60]!r}")
+    if sized[1].upper() + sized[2].upper() != named[3]:
+        raise BadLine(f"the operation is {named[3]}, and its sizes begin with {sizes[:2]}")
     types = re.findall(_TYPE, named[2])
     fields = _fields(named[1], types, sized)
     # These names distinguish OCP and FNUZ 8-bit floats: no architecture is needed.
     call = blas.call(fields)
+    if more := _SCALES.sub("", sized[10] or ""):
+        call = dataclasses.replace(call, lost=(*call.lost, f"parameters={more}"))
     if named[1].startswith("Scaled") and len(types) == 1:  # an old name, without output type
         call = dataclasses.replace(call, lost=(*call.lost, "d_type"))
     return call
@@ -127,13 +150,13 @@ class TunableOpTimes(Importer):
     summary = "results CSV of PyTorch's TunableOp: the time of each chosen solution"
     facts = FormatFacts(
         versions="PyTorch 2.3 to 2.13",
-        exactness="every row with a time; scales are part of the problem",
+        exactness="every row with a time; of a key, the first row, as PyTorch; scales are part of "
+        "the problem",
         checked="compared with Tunable.cpp; four public files (2,456 times) with an independent "
         "parser: the same times by size and solution",
     )
     method = "mean of TunableOp"
     is_log = True
-    repeats = Repeats.FIRST  # Tunable.cpp, ReadFile
 
     def recognizes(self, name: str, head: bytes) -> bool:
         rows = [line.split(b",") for line in head.splitlines()]
@@ -153,13 +176,17 @@ class TunableOpTimes(Importer):
             library = solution.split("_")[1].lower() if solution.startswith("Gemm_") else "torch"
             # A solution that was never timed has the time that PyTorch starts from.
             timed = time_ms != "inf"
+            call = _call(operation, sizes)
             yield ResultRow(
-                problem=exact_problem(_call(operation, sizes)),
+                problem=exact_problem(call),
                 backend=legal_name(library),
                 samples_s=(parse_number(time_ms, "the time") * 1e-3,) if timed else (),
                 timing=_TIMING,
-                config=FrozenDict({"solution": legal_word(solution)}),
+                config=FrozenDict({"solution": legal_word(solution)} | lost_bias(call)),
                 arch=arch,
+                # Tunable.cpp, ReadFile
+                key=(operation, sizes),
+                repeats=Repeats.FIRST,
             )
 
 

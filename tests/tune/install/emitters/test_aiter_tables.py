@@ -217,3 +217,19 @@ def test_rows_that_aiter_does_not_look_up_stay(w, tmp_path):
     _, lines = written(tmp_path, [moe(w)], MOE_HEAD + row, cu_num="256")
     assert lines[1] == row.strip().split(",")
     assert len(lines) == 3
+
+
+@pytest.mark.parametrize(
+    ("arch", "units", "is_written"),
+    [
+        *(("gfx942", units, True) for units in ("304", "80", "228")),
+        ("gfx942", "256", False),
+        ("gfx950", "256", True),
+        ("gfx950", "304", False),
+        ("gfx1250", "256", True),
+    ],
+)
+def test_a_number_of_cus_of_another_architecture_is_refused(w, tmp_path, arch, units, is_written):
+    solution = {"backend": "hipblaslt", "config": {"solution_index": 9}}
+    change, _ = written(tmp_path, [w.outcome(arch=arch, **solution)], cu_num=units)
+    assert bool(change.edits) == is_written

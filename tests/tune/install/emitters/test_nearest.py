@@ -419,3 +419,10 @@ def test_a_tuning_run_over_several_m_becomes_one_moe_file(w, tmp_path, monkeypat
         settings = configs.lookup(file.read_text(), file.name, shape, "vllm", m)
         assert settings["BLOCK_SIZE_M"] == outcome.tuned.config["block_m"]
         assert settings["num_stages"] == outcome.tuned.config["num_stages"]
+
+
+@pytest.mark.parametrize("name", ["H200", "MI300X", "X", ""])
+@pytest.mark.parametrize("emitter", ["vllm", "sglang_moe"])
+def test_a_name_that_no_driver_gives_is_refused(w, tmp_path, emitter, name):
+    with pytest.raises(UsageError):
+        registry.get(emitter).emit([w.outcome()], tmp_path, FrozenDict({"device_name": name}))

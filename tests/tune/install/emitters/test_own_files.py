@@ -131,6 +131,28 @@ def test_a_dispatcher_takes_the_nearest_m_and_a_default_and_counts(w, tmp_path):
     assert ran["choose"]("gemm", dtypes, "nt", 16, 512, 1024, arch="gfx950") != chosen
 
 
+def test_an_m_that_was_tuned_without_a_gain_keeps_the_default(w, tmp_path):
+    arch, dtypes = "gfx950", ["bf16"] * 3 + ["f32"]
+    outcomes = [
+        w.outcome(f"A{m}", w.product(m=m), arch=arch, **({} if m != 32 else {"kept": False}))
+        for m in (16, 32, 64)
+    ]
+    file = applied(tmp_path, *outcomes)
+    ran = run(file)
+
+    def config(m, choose=ran["choose"]):
+        return choose("gemm", dtypes, "nt", m, 512, 1024, arch=arch)
+
+    assert [bool(config(m)) for m in (16, 17, 31, 32, 33, 64, 128)] == [1, 1, 0, 0, 0, 1, 1]
+    assert ran["HITS"] == {"exact": 2, "nearest": 2, "default": 3}
+    assert ran["lookup"]("gemm", dtypes, "nt", 32, 512, 1024, arch=arch) is None
+    assert len(PYTHON.read(file)) == 2
+    # A winner of a later run replaces it; one without a gain does not replace a winner.
+    applied(tmp_path, w.outcome("A32", w.product(m=32), arch=arch))
+    applied(tmp_path, w.outcome("A1", w.product(m=1), arch=arch), outcomes[1])
+    assert config(32, run(file)["choose"])
+
+
 def test_the_dispatcher_knows_where_every_op_has_m(w, tmp_path):
     places = run(applied(tmp_path, w.outcome()))["_M"]
     known = (ops.registry.get(name) for name in ops.registry.names())

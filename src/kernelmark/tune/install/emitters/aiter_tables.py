@@ -207,6 +207,12 @@ class AiterTables(LineEmitter):
             raise UsageError(
                 "aiter-tables: the number of CUs is not known", hint="give it: --with cu_num=304"
             )
+        # Of some GPUs, aiter itself concludes from the number to the architecture.
+        known = GFX_OF_UNITS.get(options["cu_num"], arch)
+        if known != arch and arch in GFX_OF_UNITS.values():
+            raise CannotWrite(
+                f"it was tuned on {arch}, and cu_num={options['cu_num']} is a {known}"
+            )
         if problem.op == "moe":
             return _moe_key(problem, arch, options["cu_num"], self.columns)
         facts = {name.upper(): str(size) for name, size in problem.dims.items()}

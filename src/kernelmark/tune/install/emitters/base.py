@@ -373,6 +373,11 @@ class FileEmitter(Emitter, Generic[Document]):
         """Return the options, with what the file implies."""
         return options
 
+    def pin(self, document: Document, keys: Sequence[Key]) -> Document:
+        """Return the file with what keeps lookups of these keys, which were tuned and have no new
+        entry, from entries of their neighbours."""
+        return document
+
     def emit(self, outcomes: Sequence[Outcome], into: Path, options: Options) -> Change:
         before = text_at(into)
         document = self.parse(before, into)
@@ -392,6 +397,8 @@ class FileEmitter(Emitter, Generic[Document]):
             configs.setdefault(present.key, present.config)
         edits: tuple[Edit, ...] = ()
         if new:
+            missed = [key for key in (*chosen.unchanged, *chosen.winners) if key not in new]
+            document = self.pin(document, missed)
             after = self.merge(document, new, options)
             if after != before:
                 edits = (Edit(path=Path(), before=before, after=after),)

@@ -22,13 +22,14 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
+from kernelmark.core.codec import once
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import read_whole
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.registry import FormatFacts
 from kernelmark.core.result import Config, ConfigValue
-from kernelmark.tune.install.aiter_config import Lint, LintFinding, check_settings, once
+from kernelmark.tune.install.aiter_config import Lint, LintFinding, check_settings
 from kernelmark.tune.install.emitters.base import (
     CannotWrite,
     Change,
@@ -298,6 +299,10 @@ _GPUS = (
 )
 
 
+# How drivers begin the names of GPUs.
+_VENDORS = ("NVIDIA", "Tesla", "AMD", "Radeon", "Intel")
+
+
 class NearestEmitter(Emitter):
     """The formats of both libraries, which differ in file names and in how they adjust configs."""
 
@@ -318,7 +323,8 @@ class NearestEmitter(Emitter):
         check_folder(into, "give the folder of its configs")
         device_name = options.get("device_name", "")
         device = spell_device(device_name, self.style)
-        if parse_name(f"E=1,N=1,device_name={device}.json") is None:
+        named = parse_name(f"E=1,N=1,device_name={device}.json")
+        if named is None or not device.startswith(_VENDORS):
             raise UsageError(
                 f"{self.name}: device_name={device_name!r} is not the name of a GPU, which file "
                 "names contain",

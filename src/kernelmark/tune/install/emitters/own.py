@@ -18,8 +18,9 @@ valid for one version of the library, so a file is for one version.
 from __future__ import annotations
 
 import ast
+import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,8 @@ _HEAD = '''"""Tuned configs, written by kernelmark. Add to CONFIGS what you like
 A key is (arch, op, dtypes, layout, dims): dtypes and dims in the op's order, for gemm a, b, c, acc
 and m, n, k; layout is the letters of A and B (n: stored as written, t: transposed) and every
 option that is not the usual one. A value is what triton.Config takes; kwargs are in capitals for
-kernelmark's Triton kernels, and as the kernel has them for any other.
+kernelmark's Triton kernels, and as the kernel has them for any other. None is the default: no
+config was faster for this problem.
 """
 
 '''
@@ -75,7 +77,8 @@ def lookup(op, dtypes, layout, *dims, arch):
 
 def choose(op, dtypes, layout, *dims, default=None, arch=None, reach=2):
     """The tuned config of this problem; else that of the nearest m, up to `reach` times more or
-    less, if all else is equal; else `default`. HITS counts which."""
+    less, if all else is equal; else `default`, also if that m was tuned without a gain. HITS counts
+    which."""
     key = (arch or this_gpu()).partition(":")[0], op, tuple(dtypes), layout, dims, reach
     if key not in _CHOSEN:
         _CHOSEN[key] = _nearest(*key)
@@ -90,7 +93,7 @@ def _nearest(arch, op, dtypes, layout, dims, reach):
         if [gpu.partition(":")[0], *rest] != [arch, op, dtypes, layout]:
             continue
         if sizes == dims:
-            return "exact", config
+            return "exact" if config else "default", config
         if at is None or len(sizes) != len(dims):
             continue
         if sizes[:at] + sizes[at + 1 :] == dims[:at] + dims[at + 1 :]:
@@ -114,7 +117,8 @@ class PythonFile:
 
     path: Path
     text: str | None
-    configs: Mapping[PythonKey, Value]
+    configs: Mapping[PythonKey, Value | None]
+    pinned: tuple[PythonKey, ...] = ()  # keys that have the default
 
 
 class PythonDict(FileEmitter[PythonFile]):
@@ -134,6 +138,7 @@ class PythonDict(FileEmitter[PythonFile]):
         return [
             Entry(key=_fields(key), config=_config(value))
             for key, value in document.configs.items()
+            if value is not None
         ]
 
     def lookup_key(self, outcome: Outcome, options: Options) -> Key:
@@ -144,8 +149,12 @@ class PythonDict(FileEmitter[PythonFile]):
         content = (_python_key(outcome), value)
         return NewEntry(winner=outcome, config=_config(value), content=content)
 
+    def pin(self, document: PythonFile, keys: Sequence[Key]) -> PythonFile:
+        return dataclasses.replace(document, pinned=tuple(map(_key_of, keys)))
+
     def merge(self, document: PythonFile, new: NewEntries, options: Options) -> str:
-        configs = {**document.configs, **dict(entry.content for entry in new.values())}
+        content = dict(entry.content for entry in new.values())
+        configs = {**dict.fromkeys(document.pinned), **document.configs, **content}
         if document.text is None:
             return f"{_HEAD}{_block(configs)}{_TAIL}"
         replaced = _replace_configs(document.text, configs, document.path)
@@ -171,6 +180,11 @@ def _fields(key: PythonKey) -> Key:
     return FrozenDict({**shown, "dims": " ".join(map(str, dims))})
 
 
+def _key_of(fields: Key) -> PythonKey:
+    dtypes, dims = fields["dtypes"].split(), tuple(map(int, fields["dims"].split()))
+    return fields["arch"], fields["op"], tuple(dtypes), fields["layout"], dims
+
+
 def _value(tuned: Choice) -> Value:
     """Return the arguments of triton.Config. Constants of kernelmark's Triton kernels are in upper
     case; options of the AMD compiler are not, though Triton expects them among the constants."""
@@ -188,7 +202,7 @@ def _config(value: Mapping[str, Any]) -> Config:
     return FrozenDict({**value["kwargs"], **launch})
 
 
-def _parse_configs(text: str, path: Path) -> dict[PythonKey, Value]:
+def _parse_configs(text: str, path: Path) -> dict[PythonKey, Value | None]:
     """Parse CONFIGS of a file without executing it."""
     hint = "compare a fresh export"
     try:
@@ -213,7 +227,7 @@ def _assignment(text: str, path: Path) -> ast.Assign:
     raise UsageError(f"{path}: has no CONFIGS", hint="name a file that kmark wrote")
 
 
-def _replace_configs(text: str, configs: Mapping[PythonKey, Value], path: Path) -> str:
+def _replace_configs(text: str, configs: Mapping[PythonKey, Value | None], path: Path) -> str:
     """Return the text with CONFIGS replaced; the rest of the file belongs to the user."""
     node = _assignment(text, path)
     lines = text.splitlines(keepends=True)
@@ -229,6 +243,7 @@ def _replace_configs(text: str, configs: Mapping[PythonKey, Value], path: Path) 
 
 def _is_entry(item: tuple[Any, Any]) -> bool:
     key, value = item
+    value = {"kwargs": {}} if value is None else value
     if not (isinstance(key, tuple) and len(key) == 5 and isinstance(value, dict)):
         return False
     texts = [*key[:2], key[3], *key[2]] if isinstance(key[2], tuple) else [None]
@@ -244,8 +259,9 @@ def _is_entry(item: tuple[Any, Any]) -> bool:
     )
 
 
-def _block(configs: Mapping[PythonKey, Value]) -> str:
-    lines = "".join(f"    {key!r}: {dict(value)!r},\n" for key, value in configs.items())
+def _block(configs: Mapping[PythonKey, Value | None]) -> str:
+    plain = {key: value and dict(value) for key, value in configs.items()}
+    lines = "".join(f"    {key!r}: {value!r},\n" for key, value in plain.items())
     return f"CONFIGS = {{\n{lines}}}\n"
 
 

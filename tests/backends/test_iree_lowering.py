@@ -224,7 +224,7 @@ def test_a_cpu_space_holds_something_unless_a_loop_is_folded(m, n, k):
         ("x86_64", "conv n=2 c=16 h=14 w=14 k=32 r=3 s=3 dtype=f32"),
         ("x86_64", "conv n=1 c=16 h=14 w=14 k=32 r=3 s=3 dtype=f32 groups=2"),
         ("x86_64", "attention heads=8 seq=64 dim=64 dtype=f16 kv=f8e4m3"),
-        ("gfx942", "gemm m=96 n=96 k=101 dtype=f16"),
+        ("gfx942", "gemm m=96 n=96 k=1 dtype=f16"),
         ("gfx942", "conv n=2 c=256 h=34 w=34 k=256 r=3 s=3 dtype=f16"),
         ("gfx942", "conv n=2 c=64 h=32 w=32 k=64 r=1 s=1 dtype=f16 layout=nhwc stride=2"),
         ("gfx942", "conv n=2 c=64 h=32 w=32 k=64 r=1 s=1 dtype=f16 layout=nhwc pad=1"),
@@ -234,7 +234,7 @@ def test_a_cpu_space_holds_something_unless_a_loop_is_folded(m, n, k):
         ("gfx942", "attention heads=8 seq=1000 dim=64 dtype=f16"),
         ("gfx950", "attention heads=8 seq=1024 dim=64 dtype=f8e5m2"),
         ("gfx1100", "gemm m=512 n=512 k=512 dtype=f32"),
-        ("gfx1201", "gemm m=512 n=512 k=512 dtype=f16"),
+        ("gfx1250", "gemm m=512 n=512 k=512 dtype=f16"),
         # An instruction of k=16 does not divide the head's dim.
         ("gfx1100", "attention heads=8 seq=1024 dim=72 dtype=f16"),
     ],
@@ -271,6 +271,33 @@ def test_a_workgroup_has_the_waves_of_its_architecture(arch, wave):
     config = {**found.default, "subgroups_m": 2, "subgroups_n": 2}
     (one,) = choices.choose(problem, config, goal(arch)).entries
     assert f"workgroup_size = [{4 * wave}, 1, 1] subgroup_size = {wave}" in one.lowering.translation
+
+
+@pytest.mark.parametrize(
+    ("key", "padding"),
+    [
+        ("gemm m=96 n=128 k=120 dtype=f16", "padding = [32, 64, 64], "),
+        ("batched_gemm batch=6 m=50 n=128 k=64 dtype=f16", "padding = [1, 32, 64, 64], "),
+        ("gemm m=96 n=128 k=64 dtype=f16", ""),
+    ],
+)
+def test_a_tile_that_does_not_divide_a_gemm_is_padded(key, padding):
+    problem = ops.parse(key)
+    found = choices.space(problem, goal("gfx942"))
+    tiles = {"tile_m": 32, "tile_n": 64, "tile_k": 64, "subgroups_m": 1, "subgroups_n": 1}
+    config = {**found.default, **tiles, "pipeline": "TileAndFuse"}
+    (one,) = choices.choose(problem, config, goal("gfx942")).entries
+    assert ("padding = " in one.lowering.config) == bool(padding)
+    assert padding in one.lowering.config
+    if padding:
+        with pytest.raises(Unsupported):
+            choices.choose(problem, config | {"pipeline": "VectorDistribute"}, goal("gfx942"))
+
+
+@given(m=st.integers(2, 5000), n=st.integers(2, 5000), k=st.integers(2, 5000))
+def test_every_gemm_without_a_folded_loop_has_a_lowering_on_a_gpu(m, n, k):
+    found = space(f"gemm m={m} n={n} k={k} dtype=f16", "gfx942")
+    assert next(iter(found), None) is not None
 
 
 def test_a_masked_attention_is_another_root_than_one_without():

@@ -3,7 +3,6 @@
 import json
 import math
 import platform
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,11 +12,17 @@ import pytest
 from kernelmark import backends, ops
 from kernelmark.cli.main import main
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.core.errors import CompileError, UsageError
+from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Status
 from kernelmark.iree.ab import VariantPlan, compare_variants
-from kernelmark.iree.dispatches import computed_by, rank_dispatches, save_workload, workload_of
-from kernelmark.iree.modules import Variant, float64_text, parse_variant
+from kernelmark.iree.dispatches import (
+    computed_by,
+    rank_benchmarks,
+    rank_dispatches,
+    save_workload,
+    workload_of,
+)
+from kernelmark.iree.modules import Variant, parse_variant
 from kernelmark.stores import open_store
 from kernelmark.workloads import suites, workload
 
@@ -105,26 +110,6 @@ def module(tmp_path):
     path = tmp_path / "m.mlir"
     path.write_text(MODULE)
     return path
-
-
-def test_the_float64_module_has_no_other_float_and_no_cast():
-    text = float64_text(MODULE)
-    assert not re.search(r"(?<![\w])(f16|f32)\b|xf(16|32)\b", text)
-    assert "arith.truncf" not in text
-    assert "0xFFF0000000000000 : f64" in text  # -inf keeps its value, not its bits
-
-
-def test_constants_keep_their_values_in_float64():
-    constant = "arith.constant dense<[1.0, 0.1]> : tensor<2xf32>"
-    text = float64_text(
-        f"func.func @f() -> tensor<2xf32> {{ %0 = {constant}\n return %0 : tensor<2xf32> }}"
-    )
-    assert "0.10000000149011612" in text
-
-
-def test_a_module_that_is_none_has_no_float64_form():
-    with pytest.raises(CompileError):
-        float64_text("func.func @f(")
 
 
 def _generic(a, b, c, loops, maps, kinds):
@@ -261,8 +246,8 @@ def test_variants_are_checked_and_timed(module, tmp_path):
     # The replacement is in the compiled kernel: it sums 16 terms, where the base sums 32.
     assert "16x8x32" in outcomes["base"].built.dispatches[0].name
     assert "16x8x16" in outcomes["half"].built.dispatches[0].name
-    assert all(d.passed for d in outcomes["base"].against_f64)
-    assert outcomes["half"].against_f64[0].fraction_bad > 0.5
+    assert all(d.passed for d in outcomes["base"].against_reference)
+    assert outcomes["half"].against_reference[0].fraction_bad > 0.5
     assert "float64" in outcomes["half"].error
     assert outcomes["half"].against_first[0].first_bad is not None
     for name in ("base", "same", "half"):
@@ -313,7 +298,7 @@ def test_the_example_with_a_planted_error_fails(tmp_path, capsys, monkeypatch):
     assert ended.value.code == 3
     document = json.loads(capsys.readouterr().out)
     assert document["variants"][2]["status"] == "wrong"
-    assert document["variants"][2]["against_f64"][0]["fraction_bad"] > 0.9
+    assert document["variants"][2]["against_reference"][0]["fraction_bad"] > 0.9
     assert document["variants"][2]["error"]
     with open_store(None) as store:
         stored = store.result_set(store.run("latest").id).results
@@ -358,7 +343,7 @@ def test_an_external_kernel_replaces_a_dispatch(tmp_path):
     own = report.outcomes[1]
     assert (own.status, own.specs_applied, report.failed) == (Status.OK, True, False)
     assert own.dispatch_s["external_matmul"].seconds > 0
-    assert own.against_f64[0].passed
+    assert own.against_reference[0].passed
 
 
 @pytest.mark.slow
@@ -374,6 +359,42 @@ def test_a_model_becomes_a_workload(tmp_path):
     assert workload.read(tmp_path / "workload.csv").calls == found.calls
     suite = suites.load(str(tmp_path / "suite.toml"))
     assert {p.key for p in suite.problems} == {call.problem.key for call in found.calls}
+
+
+CONV = """
+func.func @main(%x: tensor<1x8x10x10xf32>, %w: tensor<16x8x3x3xf32>, %y: tensor<1x16x8x8xf32>)
+    -> tensor<1x16x8x8xf32> {
+  %0 = linalg.conv_2d_nchw_fchw {strides = dense<1> : tensor<2xi64>}
+      ins(%x, %w : tensor<1x8x10x10xf32>, tensor<16x8x3x3xf32>)
+      outs(%y : tensor<1x16x8x8xf32>) -> tensor<1x16x8x8xf32>
+  return %0 : tensor<1x16x8x8xf32>
+}
+"""
+
+
+@pytest.mark.parametrize("text", [MODULE, pytest.param(CONV, marks=pytest.mark.slow)])
+def test_a_benchmark_of_a_dispatch_is_the_dispatch_in_the_model(tmp_path, text):
+    (tmp_path / "m.mlir").write_text(text)
+    in_model = rank_dispatches(tmp_path / "m.mlir", rounds=1, benchmarks=tmp_path / "b")
+    assert {f"{cost.name}.mlir" for cost in in_model} == {
+        p.name for p in (tmp_path / "b").iterdir()
+    }
+    alone = rank_benchmarks(tmp_path / "b", rounds=1)
+    assert [(one.name, one.computed.problem) for one in alone] == [
+        (one.name, one.computed.problem) for one in in_model
+    ]
+    assert [one.fraction for one in alone] == [1.0]
+    # A benchmark with a config would keep it, whatever a tuning spec says.
+    assert not any("lowering_config" in p.read_text() for p in (tmp_path / "b").iterdir())
+
+
+def test_what_is_no_benchmark_is_named(tmp_path):
+    with pytest.raises(UsageError):
+        rank_benchmarks(tmp_path)
+    (tmp_path / "x.mlir").write_text("func.func @f(")
+    with pytest.raises(UsageError) as caught:
+        rank_benchmarks(tmp_path)
+    assert "x.mlir" in caught.value.message
 
 
 @pytest.mark.parametrize(

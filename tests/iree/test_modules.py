@@ -9,14 +9,13 @@ from kernelmark.backends.iree.compiler import parse_round
 from kernelmark.core.errors import CaseError, CompileError, UsageError
 from kernelmark.iree import modules
 from kernelmark.iree.modules import (
-    Signature,
-    TensorType,
     Variant,
     make_inputs,
-    parse_type,
+    parameter_options,
     parse_variant,
     resolve_target,
 )
+from kernelmark.iree.signature import Signature, parse_type
 from kernelmark_dev.raising import raises
 
 
@@ -61,22 +60,6 @@ def test_a_bad_variant_is_a_usage_error(tmp_path, monkeypatch, text):
 
 
 @pytest.mark.parametrize(
-    ("text", "shape", "dtype", "shown"),
-    [
-        ("tensor<2x34xf16>", (2, 34), "f16", "2x34xf16"),
-        ("tensor<?x4xf8E4M3FN>", (-1, 4), "f8e4m3", "?x4xf8e4m3"),
-        ("tensor<f32>", (), "f32", "f32"),
-        ("tensor<4xi64>", (4,), "i64", "4xi64"),
-        ("i32", None, "i32", None),
-    ],
-)
-def test_types(text, shape, dtype, shown):
-    found = parse_type(text)
-    assert found == TensorType(shape=shape, dtype=dtype)
-    assert shown is None or str(found) == shown  # as an input is typed
-
-
-@pytest.mark.parametrize(
     ("name", "driver", "flag"),
     [
         ("cpu", "local-task", "--iree-llvmcpu-target-cpu=host"),
@@ -115,8 +98,8 @@ def _row(name, milliseconds, **more):
 
 def test_a_round_has_every_repetition_and_the_kernels():
     rows = [
-        _row("BM_f/process_time/real_time", 2.0, iterations=10),
-        _row("BM_f/process_time/real_time", 3.0, iterations=20),
+        _row("BM_f/process_time/real_time", 2.0, iterations=10, cpu_time=4.0),
+        _row("BM_f/process_time/real_time", 3.0, iterations=20, cpu_time=5.0),
         _row("BM_f/process_time/real_time_mean", 2.5) | {"run_type": "aggregate"},
         _row("BM_f/k0", 0.5, calls=2.0),
         _row("BM_f/k1", 0.25, calls=1.0),
@@ -128,6 +111,7 @@ def test_a_round_has_every_repetition_and_the_kernels():
         "k1": (0.00025, 1.0),
     }
     assert found.kernel_s == 0.00075
+    assert found.cpu_s == (0.004, 0.005)
     assert found.timed_s == pytest.approx(0.002 * 10 + 0.003 * 20)
 
 
@@ -188,11 +172,39 @@ def test_given_inputs(tmp_path):
         ("i32", ("1.5",)),
         ("f32", ("x",)),
         ("tensor<4xindex>", ()),
+        ("!hal.buffer_view", ()),
+        ("!hal.buffer_view", ("five",)),
     ],
 )
 def test_bad_inputs_are_usage_errors(type, words):
     with pytest.raises(UsageError):
         make_inputs(_signature(type), words)
+
+
+def test_an_argument_without_a_type_takes_that_of_its_input():
+    (made,) = make_inputs(_signature("!hal.buffer_view"), ["2x3xf16"])
+    assert (made.type, made.values.shape) == (parse_type("tensor<2x3xf16>"), (2, 3))
+
+
+LOADS = '#flow.parameter.named<"model"::"w">, #flow.parameter.named<"v">'
+
+
+def test_parameters_are_files_of_the_scopes_that_the_module_loads(tmp_path):
+    module, model, rest = (tmp_path / name for name in ("m.mlir", "m.irpa", "r.irpa"))
+    module.write_text(LOADS)
+    model.write_bytes(b"")
+    rest.write_bytes(b"")
+    options = parameter_options(module, [f"model={model}", str(rest)])
+    assert options == (f"--parameters=model={model}", f"--parameters={rest}")
+
+
+@pytest.mark.parametrize("given", [[], ["model={}"], ["{}"], ["model={}", "{}x"], ["x=", "{}"]])
+def test_parameters_that_are_missing_are_a_usage_error(tmp_path, given):
+    module, file = tmp_path / "m.mlir", tmp_path / "m.irpa"
+    module.write_text(LOADS)
+    file.write_bytes(b"")
+    with pytest.raises(UsageError):
+        parameter_options(module, [text.format(file) for text in given])
 
 
 @pytest.mark.parametrize("content", [b"", b"\x93NUMPY", b"PK\x03\x04"], ids=["empty", "cut", "zip"])

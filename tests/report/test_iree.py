@@ -8,7 +8,7 @@ import pytest
 from kernelmark.core.result import Block, Status
 from kernelmark.iree.ab import Report, Times, VariantOutcome, VariantPlan, measure_divergence
 from kernelmark.iree.modules import BuiltModule, ModuleDispatch, Variant, resolve_target
-from kernelmark.report.iree import tables
+from kernelmark.report.iree import document, tables
 from kernelmark.report.tables import text
 from kernelmark.stats.paired import paired_verdict
 
@@ -70,7 +70,16 @@ def test_tables_fit_into_a_terminal(tmp_path):
     values = np.linspace(-1, 1, 64)
     found = measure_divergence(values + 1, values.reshape(64), "f16", None)
     block = Block(process=0, allocation=0, samples_s=(0.0123456,))
-    times = Times(blocks=(block,), median_s=0.0123, low_s=0.0121, high_s=0.0125, cv=0.1)
+    times = Times(
+        blocks=(block,),
+        median_s=0.0123,
+        low_s=0.0121,
+        high_s=0.0125,
+        mean_s=0.0124,
+        stddev_s=0.00124,
+        cv=0.1,
+        cpu_s=0.0456,
+    )
     verdict = paired_verdict(
         [0.012 + i / 1e5 for i in range(8)], [0.01 + i / 1e5 for i in range(8)]
     )
@@ -87,13 +96,13 @@ def test_tables_fit_into_a_terminal(tmp_path):
             binary=module,
             sha256="",
             compile_s=1.0,
-            dispatches=(dispatch,),
+            dispatches=(dispatch,) * 30,
             sources={},
         ),
         end_to_end=times,
         kernels=times,
         against_first=(found,),
-        against_f64=(found,),
+        against_reference=(found,),
         end_to_end_verdict=verdict,
         kernels_verdict=verdict,
     )
@@ -107,4 +116,6 @@ def test_tables_fit_into_a_terminal(tmp_path):
     )
     shown = "".join(map(text, tables(report)))
     assert max(map(len, shown.splitlines())) <= 120
+    assert shown.count(dispatch.name) == 2 * 20  # a whole model has hundreds; JSON has them all
+    assert len(document(report)["variants"][0]["dispatches"]) == 30
     assert all(part in shown for part in ("MFMA_F32_16x16x16_F16", "[1, 4, 32, 128, 0]", "26112"))

@@ -2,9 +2,10 @@
 interleaved rounds.
 
 Each variant runs once in its own process for its outputs, which are compared with those of the
-first variant and with the module in float64. The variants that ran are timed in rounds: a round
-starts one process per variant, in an order that is random in the first of two rounds and reversed
-in the second, so that a drift of the machine affects all variants alike.
+first variant and with the module in float64, or in float32 where that is impossible. The variants
+that ran are timed in rounds: a round starts one process per variant, in an order that is random in
+the first of two rounds and reversed in the second, so that a drift of the machine affects all
+variants alike.
 """
 
 from __future__ import annotations
@@ -34,21 +35,22 @@ from kernelmark.core.timing import Cache, Timer, Timing
 from kernelmark.iree.modules import (
     BuiltModule,
     ModuleCall,
-    Signature,
-    TensorType,
     Variant,
+    allocator_options,
     build_variant,
     check_least,
     check_module,
     check_timeout,
-    float64_text,
+    lower_module,
     make_inputs,
+    parameter_options,
     plain_variant,
-    read_signature,
     resolve_target,
     same_but_specs,
     specs_applied,
 )
+from kernelmark.iree.reference import with_floats
+from kernelmark.iree.signature import Signature, TensorType, read_signature
 from kernelmark.runners.capture import environment
 from kernelmark.runners.targets import find
 from kernelmark.stats.interval import measured_interval
@@ -107,14 +109,9 @@ def measure_divergence(
     if values.shape != reference.shape:
         raise ValueError(f"shapes differ: {values.shape} and {reference.shape}")
     allowed = default_tolerance(dtype_name) if tolerance is None else tolerance
-    finite = np.isfinite(reference)
-    scale = float(np.sqrt(np.mean(np.square(reference[finite])))) if finite.any() else 0.0
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        error = np.abs(values - reference)
-        # Equal infinities agree, and so do two NaNs; a number agrees with neither.
-        agree = (values == reference) | (np.isnan(values) & np.isnan(reference))
-        error = np.where(agree, 0.0, np.where(np.isnan(error), np.inf, error))
-        bad = error > allowed * (np.abs(reference) + scale)
+        error = _absolute_error(values, reference)
+        bad = error > allowed * (np.abs(reference) + _rms(reference))
         relative = np.where(error > 0, error / np.abs(reference), 0.0)
         ulps = np.where(error > 0, error / _ulp(reference, dtype_name), 0.0)
     first = np.argmax(bad) if bad.any() else None
@@ -129,6 +126,31 @@ def measure_divergence(
         else tuple(int(i) for i in np.unravel_index(int(first), bad.shape)),
         ulps=_histogram(ulps),
     )
+
+
+def _absolute_error(
+    values: NDArray[np.float64], reference: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return |values - reference|. Equal infinities agree, and so do two NaNs; a number agrees with
+    neither."""
+    error = np.abs(values - reference)
+    agree = (values == reference) | (np.isnan(values) & np.isnan(reference))
+    return np.where(agree, 0.0, np.where(np.isnan(error), np.inf, error))
+
+
+def _rms(reference: NDArray[np.float64]) -> float:
+    finite = np.isfinite(reference)
+    return float(np.sqrt(np.mean(np.square(reference[finite])))) if finite.any() else 0.0
+
+
+def relative_error(values: NDArray[np.float64], reference: NDArray[np.float64]) -> float:
+    """Return the largest error relative to |reference| + rms(reference): the least tolerance that
+    no element exceeds."""
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        error = _absolute_error(values, reference)
+        scale = np.abs(reference) + _rms(reference)
+        relative = np.where(error > 0, error / scale, 0.0)
+    return float(relative.max(initial=0.0))
 
 
 def _histogram(ulps: NDArray[np.float64]) -> tuple[int, ...]:
@@ -150,13 +172,15 @@ Outputs = tuple[NDArray[np.float64], ...]
 OnStep = Callable[[str], None]
 # Fewer rounds give no interval.
 _LEAST_ROUNDS = 2
-_REFERENCE = "float64"
+# Two compilations of a float32 reference, which differ in the order of their sums: the difference
+# of their outputs is the error of the reference. It cannot show what is wrong in both.
+_ORDERS = ((), ("--iree-opt-data-tiling=false", "--iree-llvmcpu-reassociate-fp-reductions=true"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariantPlan:
     """The variants to compare, and how. `tolerance` None means the default of each output's dtype;
-    empty `inputs` mean random ones."""
+    empty `inputs` mean random ones. `parameters` are files, as `SCOPE=FILE` or `FILE`."""
 
     module: Path
     variants: tuple[Variant, ...]
@@ -170,6 +194,8 @@ class VariantPlan:
     budget_s: float = 120.0
     timeout_s: float = 300.0
     threads: int = 0
+    parameters: tuple[str, ...] = ()
+    device_allocator: str = ""
     seed: int = 1
 
     def __post_init__(self) -> None:
@@ -193,15 +219,19 @@ class Times:
     median_s: float
     low_s: float
     high_s: float
-    cv: float  # standard deviation over mean of all samples
+    # Over all samples; `cv` is the standard deviation over the mean.
+    mean_s: float
+    stddev_s: float
+    cv: float
+    cpu_s: float | None = None  # median CPU time of all threads; None if not measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariantOutcome:
     """The result of a variant. `end_to_end` is the time of a call of the function as its caller
     sees it; `kernels` is the sum over its dispatches, measured inside the same call. There is one
-    divergence per output; `against_first` is empty for the first variant, `against_f64` without a
-    reference."""
+    divergence per output; `against_first` is empty for the first variant, `against_reference`
+    without a reference."""
 
     variant: Variant
     status: Status
@@ -212,7 +242,7 @@ class VariantOutcome:
     kernels: Times | None = None
     dispatch_s: Mapping[str, DispatchTime] = field(default_factory=FrozenDict)
     against_first: tuple[Divergence, ...] = ()
-    against_f64: tuple[Divergence, ...] = ()
+    against_reference: tuple[Divergence, ...] = ()
     end_to_end_verdict: Paired | None = None
     kernels_verdict: Paired | None = None
 
@@ -223,7 +253,10 @@ class VariantOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """All variants; the first is the base. `not_run` and `no_reference` are reasons, or empty."""
+    """All variants; the first is the base. `not_run` and `no_reference` are reasons, or empty.
+
+    `reference` is float64, float32 where `no_reference` has the reason, or empty. A float32
+    reference has an error, relative to |reference| + rms(reference) as a tolerance is."""
 
     plan: VariantPlan
     target: str
@@ -233,6 +266,8 @@ class Report:
     outcomes: tuple[VariantOutcome, ...]
     not_run: str = ""
     no_reference: str = ""
+    reference: str = ""
+    reference_error: float | None = None
 
     @property
     def failed(self) -> bool:
@@ -250,6 +285,16 @@ def compare_variants(
         return _Comparison(plan, folder, on_step or (lambda step: None)).run()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reference:
+    """The outputs to compare with; `why` is the reason why they are not in float64."""
+
+    name: str = ""
+    outputs: Outputs = ()
+    why: str = ""
+    error: float | None = None
+
+
 class _Comparison:
     """The state between the steps; variants that fail are removed from `_built`."""
 
@@ -261,14 +306,20 @@ class _Comparison:
         self._built: dict[str, BuiltModule] = {}
         self._known: dict[str, dict[str, object]] = {v.name: {} for v in plan.variants}
         self._function, self._signature = "", Signature(inputs=(), outputs=())
+        self._reference = _Reference()
 
     def run(self) -> Report:
+        not_run = self._obstacle()
+        options = () if not_run else parameter_options(self._plan.module, self._plan.parameters)
         for variant in self._plan.variants:
             self._compile(variant)
-        not_run, no_reference = self._obstacle(), ""
         if not not_run and self._built:
-            binary = next(iter(self._built.values())).binary
-            self._function, self._signature = read_signature(binary, self._plan.function)
+            built = next(iter(self._built.values()))
+            self._function, self._signature = read_signature(
+                built.binary,
+                self._plan.function,
+                lambda: lower_module(self._plan.module, built.variant.flags),
+            )
             call = ModuleCall(
                 function=self._function,
                 inputs=make_inputs(self._signature, self._plan.inputs, self._plan.seed),
@@ -276,9 +327,11 @@ class _Comparison:
                 folder=self._folder,
                 timeout_s=self._plan.timeout_s,
                 threads=self._plan.threads,
+                options=options,
             )
-            no_reference = self._check(call)
-            self._time(call)
+            self._check(call)
+            allocator = allocator_options(self._plan.device_allocator)
+            self._time(dataclasses.replace(call, options=(*options, *allocator)))
         return Report(
             plan=self._plan,
             target=self._target.name,
@@ -290,7 +343,9 @@ class _Comparison:
                 for v in self._plan.variants
             ),
             not_run=not_run,
-            no_reference=no_reference,
+            no_reference=self._reference.why,
+            reference=self._reference.name,
+            reference_error=self._reference.error,
         )
 
     def _fail(self, name: str, status: Status, error: CaseError) -> None:
@@ -321,9 +376,9 @@ class _Comparison:
             return Reason("--compile-only was given")
         return (absent(self._target.driver) or "") if self._target.gpu else ""
 
-    def _check(self, call: ModuleCall) -> str:
-        """Compare all outputs. Return why there is no reference, or ""."""
-        reference, why = self._reference(call)
+    def _check(self, call: ModuleCall) -> None:
+        """Compare all outputs."""
+        self._reference = self._compute_reference(call)
         first: tuple[str, Outputs] | None = None
         for name, built in list(self._built.items()):
             self._on_step(f"check {name}")
@@ -336,32 +391,59 @@ class _Comparison:
             if first is not None:
                 facts["against_first"] = divergences = self._diverge(outputs, first[1])
                 _judge(facts, divergences, against=first[0])
-            # The first variant may be wrong: the float64 reference, if any, decides.
-            if reference is not None:
-                facts["against_f64"] = divergences = self._diverge(outputs, reference)
-                _judge(facts, divergences, against="float64")
+            # The first variant may be wrong: the reference, if any, decides.
+            if self._reference.name:
+                divergences = self._diverge(outputs, self._reference.outputs)
+                facts["against_reference"] = divergences
+                _judge(facts, divergences, against=self._reference.name)
             first = (name, outputs) if first is None else first
-        return why
 
-    def _reference(self, call: ModuleCall) -> tuple[Outputs | None, str]:
-        """Return the outputs in float64 on the CPU, or why there are none."""
+    def _compute_reference(self, call: ModuleCall) -> _Reference:
+        """Return the outputs in float64 on the CPU; where that fails, in float32."""
         if not self._plan.reference:
-            return None, Reason("none was asked for")
+            return _Reference(why=Reason("none was asked for"))
         self._on_step("compute the float64 reference")
-        source = self._folder / f"{_REFERENCE}.mlir"
-        variant = Variant(name=_REFERENCE, flags=("--iree-input-demote-f64-to-f32=false",))
-        cpu = resolve_target("cpu")
-        wide = tuple(dataclasses.replace(x, type=_wide(x.type)) for x in call.inputs)
+        # Constants of a model in f16 may be f64, which the compiler's default would round to f32.
+        first = next(iter(self._built.values())).variant
+        flags = [flag for flag in first.flags if flag.startswith("--iree-input-type")]
         try:
-            text = float64_text(self._plan.module.read_text(encoding="utf-8"))
-            source.write_text(text, encoding="utf-8")
-            built = build_variant(source, variant, cpu, self._folder)
-            types = [_wide(kind) for kind in self._signature.outputs]
-            return dataclasses.replace(call, inputs=wide, target=cpu).outputs(
-                built.binary, types
-            ), ""
+            lowered = lower_module(
+                self._plan.module, [*flags, "--iree-input-demote-f64-to-f32=false"]
+            )
         except CaseError as error:
-            return None, error.message
+            return _Reference(why=error.message)
+        try:
+            return _Reference(name="float64", outputs=self._evaluate(lowered, "f64", call))
+        except CaseError as error:
+            why = error.message
+        if any(kind.dtype == "f64" for kind in self._signature.outputs):
+            return _Reference(why=why)
+        self._on_step("compute a float32 reference")
+        try:
+            outputs, other = (self._evaluate(lowered, "f32", call, order) for order in _ORDERS)
+        except CaseError:
+            return _Reference(why=why)
+        difference = max(map(relative_error, other, outputs), default=0.0)
+        allowed = self._plan.tolerance
+        if difference > (TOLERANCES["f32"] if allowed is None else allowed):
+            more = f"{why.splitlines()[0]}; a float32 reference has an error of {difference:.2g}"
+            return _Reference(why=Reason(more))
+        return _Reference(name="float32", outputs=outputs, why=why, error=difference)
+
+    def _evaluate(
+        self, lowered: bytes, float_name: str, call: ModuleCall, flags: tuple[str, ...] = ()
+    ) -> Outputs:
+        name = f"reference.{float_name}{'.' * bool(flags)}{'other' * bool(flags)}"
+        source = self._folder / f"{name}.mlir"
+        source.write_text(with_floats(lowered, float_name), encoding="utf-8")
+        flags = ("--iree-input-demote-f64-to-f32=false", *flags)
+        cpu = resolve_target("cpu")
+        built = build_variant(source, Variant(name=name, flags=flags), cpu, self._folder)
+        inputs = tuple(
+            dataclasses.replace(x, type=_with_float(x.type, float_name)) for x in call.inputs
+        )
+        types = [_with_float(kind, float_name) for kind in self._signature.outputs]
+        return dataclasses.replace(call, inputs=inputs, target=cpu).outputs(built.binary, types)
 
     def _diverge(self, outputs: Outputs, reference: Outputs) -> tuple[Divergence, ...]:
         return tuple(
@@ -420,16 +502,18 @@ def _judge(facts: dict[str, object], divergences: Sequence[Divergence], *, again
             return
 
 
-def _wide(kind: TensorType) -> TensorType:
+def _with_float(kind: TensorType, name: str) -> TensorType:
     is_float = kind.dtype in DTYPES and DTYPES[kind.dtype].kind == "float"
-    return TensorType(shape=kind.shape, dtype="f64") if is_float else kind
+    return TensorType(shape=kind.shape, dtype=name) if is_float else kind
 
 
 def _summary(rounds: Sequence[ToolRound]) -> dict[str, object]:
     has_kernels = all(item.dispatches for item in rounds)
     names = dict.fromkeys(name for item in rounds for name in item.dispatches)
     return {
-        "end_to_end": _times([item.samples_s for item in rounds]),
+        "end_to_end": _times(
+            [item.samples_s for item in rounds], [s for item in rounds for s in item.cpu_s]
+        ),
         "kernels": _times([(item.kernel_s,) for item in rounds]) if has_kernels else None,
         "dispatch_s": FrozenDict(
             {
@@ -444,17 +528,21 @@ def _summary(rounds: Sequence[ToolRound]) -> dict[str, object]:
     }
 
 
-def _times(samples: Sequence[tuple[float, ...]]) -> Times:
+def _times(samples: Sequence[tuple[float, ...]], cpu_s: Sequence[float] = ()) -> Times:
     blocks = tuple(Block(process=i, allocation=0, samples_s=s) for i, s in enumerate(samples))
     interval = measured_interval(blocks)
     every = [value for block in blocks for value in block.samples_s]
-    spread = statistics.stdev(every) if len(every) > 1 else 0.0
+    mean_s = statistics.fmean(every)
+    stddev_s = statistics.stdev(every) if len(every) > 1 else 0.0
     return Times(
         blocks=blocks,
         median_s=statistics.median(block.median_s for block in blocks),
         low_s=interval.low_s,
         high_s=interval.high_s,
-        cv=spread / statistics.fmean(every),
+        mean_s=mean_s,
+        stddev_s=stddev_s,
+        cv=stddev_s / mean_s,
+        cpu_s=statistics.median(cpu_s) if cpu_s else None,
     )
 
 

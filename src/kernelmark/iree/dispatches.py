@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
+import re
 import statistics
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,7 +16,8 @@ from typing import Any
 from kernelmark import ops
 from kernelmark.backends.iree.compiler import ToolRound
 from kernelmark.backends.iree.runtime import absent
-from kernelmark.core.errors import KernelmarkError, Unsupported, UsageError
+from kernelmark.backends.iree.targets import Target
+from kernelmark.core.errors import KernelmarkError, Unsupported, UsageError, located
 from kernelmark.core.files import write_whole
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
@@ -23,14 +26,18 @@ from kernelmark.core.units import join_and
 from kernelmark.iree.modules import (
     ModuleCall,
     Variant,
+    allocator_options,
     build_variant,
     check_least,
     check_module,
     check_timeout,
+    lower_module,
     make_inputs,
-    read_signature,
+    parameter_options,
     resolve_target,
 )
+from kernelmark.iree.reference import parse_map
+from kernelmark.iree.signature import read_signature
 from kernelmark.kernels.mlir.base import DTYPE_OF
 from kernelmark.workloads.workload import Call, Workload, write
 
@@ -38,6 +45,8 @@ Sizes = Mapping[int, int]
 _ATTENTION = ("iree_linalg_ext.attention", "iree_linalg_ext.online_attention")
 # Ops that are computed with a contraction, or cost nothing.
 _NO_COST = ("linalg.fill", "linalg.yield", "linalg.index")
+# Before and after the choice of a config.
+_STORES = ("iree_tensor_ext.dispatch.tensor.store", "iree_codegen.store_to_buffer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,24 +81,29 @@ def rank_dispatches(
     rounds: int = 3,
     timeout_s: float = 300.0,
     threads: int = 0,
+    parameters: Sequence[str] = (),
+    device_allocator: str = "",
+    benchmarks: Path | None = None,
     on_step: Callable[[str], None] = lambda step: None,
 ) -> tuple[DispatchCost, ...]:
-    """Measure each dispatch inside the model and return them, most expensive first."""
+    """Measure each dispatch inside the model and return them, most expensive first. With
+    `benchmarks`, write a benchmark of each into this folder."""
     check_module(module)
     check_least("--rounds", rounds, 1)
     check_timeout(timeout_s)
-    goal = resolve_target(target)
-    if goal.gpu and (reason := absent(goal.driver)):
-        raise UsageError(
-            f"{goal.name} cannot be used: {reason}",
-            hint="rank them on the CPU with --target cpu, or compile them with "
-            "kmark iree ab MODULE --variant base: --target …",
-        )
+    options = (*parameter_options(module, parameters), *allocator_options(device_allocator))
+    goal = _present_target(target)
     with tempfile.TemporaryDirectory(prefix="kmark-iree-") as temporary:
         folder = Path(temporary)
         on_step("compile")
-        built = build_variant(module, Variant(name="model", flags=tuple(flags)), goal, folder)
-        name, signature = read_signature(built.binary, function)
+        dumped = folder / "benchmarks"
+        dump = () if benchmarks is None else (f"{_DUMP}={dumped}",)
+        built = build_variant(module, Variant(name="model", flags=(*flags, *dump)), goal, folder)
+        if benchmarks is not None:
+            _save_benchmarks(dumped, benchmarks)
+        name, signature = read_signature(
+            built.binary, function, lambda: lower_module(module, flags)
+        )
         call = ModuleCall(
             function=name,
             inputs=make_inputs(signature, inputs),
@@ -97,6 +111,7 @@ def rank_dispatches(
             folder=folder,
             timeout_s=timeout_s,
             threads=threads,
+            options=options,
         )
         timed: list[ToolRound] = []
         for number in range(rounds):
@@ -107,20 +122,139 @@ def rank_dispatches(
         raise UsageError(f"iree reports no times of dispatches on {goal.name}")
     computed = dict(what for text in built.sources.values() for what in computed_by(text))
     used = {dispatch.name: dispatch.resources for dispatch in built.dispatches}
-    total = statistics.median(item.kernel_s for item in timed)
-    costs = [
+    return _ranked(
         DispatchCost(
             name=kernel,
-            seconds=(seconds := statistics.median(r.dispatches[kernel].seconds for r in timed)),
+            seconds=statistics.median(item.dispatches[kernel].seconds for item in timed),
             calls=max(1, round(timed[0].dispatches[kernel].calls)),
-            fraction=seconds / total if total else 0.0,
+            fraction=0.0,
             computed=computed.get(kernel, Computed(why=Reason("its source was not dumped"))),
             resources=used.get(kernel, FrozenDict()),
         )
         for kernel in timed[0].dispatches
         if all(kernel in item.dispatches for item in timed)
-    ]
-    return tuple(sorted(costs, key=lambda item: -item.seconds))
+    )
+
+
+def _present_target(name: str) -> Target:
+    """Return a target whose device is present. Raise UsageError if it is not."""
+    goal = resolve_target(name)
+    if goal.gpu and (reason := absent(goal.driver)):
+        raise UsageError(
+            f"{goal.name} cannot be used: {reason}",
+            hint="rank them on the CPU with --target cpu, or compile them with "
+            "kmark iree ab MODULE --variant base: --target …",
+        )
+    return goal
+
+
+def _ranked(costs: Iterable[DispatchCost]) -> tuple[DispatchCost, ...]:
+    """Return dispatches by time, with their fractions of the sum."""
+    ranked = sorted(costs, key=lambda cost: -cost.seconds)
+    total = sum(cost.seconds for cost in ranked)  # not the median of the sums: they add to 1
+    return tuple(
+        dataclasses.replace(cost, fraction=cost.seconds / total if total else 0.0)
+        for cost in ranked
+    )
+
+
+def _benchmark_text(file: Path) -> str:
+    from iree.compiler import ir
+
+    try:
+        return _without_configs(file.read_text(encoding="utf-8"))
+    except (ir.MLIRError, UnicodeDecodeError) as error:
+        raise UsageError(f"it cannot be parsed: {str(error).splitlines()[0]}") from None
+
+
+_DUMP = "--iree-hal-dump-executable-benchmarks-to"
+_EXPORT = re.compile(r"hal\.executable\.export public @([\w.$-]+)")
+
+
+def _save_benchmarks(dumped: Path, folder: Path) -> None:
+    """Write the compiler's benchmarks of single dispatches as DIR/DISPATCH.mlir."""
+    make_folder(folder)
+    for path in sorted(dumped.glob("*.mlir")):
+        text = path.read_text(encoding="utf-8")
+        name = _EXPORT.search(text)
+        write_whole(
+            folder / f"{name[1] if name else path.stem}.mlir", _without_configs(text).encode()
+        )
+
+
+def _without_configs(text: str) -> str:
+    """Return a benchmark without the configs that the compiler chose before it dumped it. It would
+    take half of them over (IREE 3.13 then refuses convolutions), and no tuning spec could change
+    them; it chooses the same ones again."""
+    from iree.compiler import ir
+
+    with ir.Context():
+        module = ir.Module.parse(text)
+
+        def visit(op: Any) -> Any:
+            for name in ("translation_info", "lowering_config"):
+                if name in op.operation.attributes:
+                    del op.operation.attributes[name]
+            return ir.WalkResult.ADVANCE
+
+        module.operation.walk(visit)
+        return str(module)
+
+
+def rank_benchmarks(
+    folder: Path,
+    *,
+    target: str = "cpu",
+    flags: Sequence[str] = (),
+    rounds: int = 3,
+    timeout_s: float = 300.0,
+    threads: int = 0,
+    on_step: Callable[[str], None] = lambda step: None,
+) -> tuple[DispatchCost, ...]:
+    """Measure the benchmarks of single dispatches in a folder, as iree-compile dumps them. Each
+    counts as one call: they do not have how often a model calls them."""
+    check_least("--rounds", rounds, 1)
+    check_timeout(timeout_s)
+    goal = _present_target(target)
+    files = sorted(folder.glob("*.mlir"))
+    if not files:
+        raise UsageError(f"there is no .mlir file in {folder}")
+    costs = []
+    with tempfile.TemporaryDirectory(prefix="kmark-iree-") as temporary:
+        for number, file in enumerate(files):
+            on_step(f"{number + 1} of {len(files)}: {file.name}")
+            variant = Variant(name=f"dispatch{number}", flags=tuple(flags))
+            with located(file.name):
+                source = _benchmark_text(file)
+                copy = Path(temporary, f"{variant.name}.mlir")
+                copy.write_text(source, encoding="utf-8")
+                built = build_variant(copy, variant, goal, Path(temporary))
+            call = ModuleCall(
+                function="",
+                inputs=(),
+                target=goal,
+                folder=Path(temporary),
+                timeout_s=timeout_s,
+                threads=threads,
+            )
+            timed = [call.times(built.binary) for _ in range(rounds)]
+            for name, computed in computed_by(source):
+                seconds = [
+                    item.dispatches[name].seconds / max(1.0, item.dispatches[name].calls)
+                    if name in item.dispatches
+                    else statistics.median(item.samples_s)
+                    for item in timed
+                ]
+                costs.append(
+                    DispatchCost(
+                        name=name,
+                        seconds=statistics.median(seconds),
+                        calls=1,
+                        fraction=0.0,
+                        computed=computed,
+                    )
+                )
+    return _ranked(costs)
 
 
 def workload_of(costs: Iterable[DispatchCost], name: str) -> Workload:
@@ -140,12 +274,17 @@ def workload_of(costs: Iterable[DispatchCost], name: str) -> Workload:
     return Workload(name=name, calls=tuple(sorted(calls.values(), key=lambda call: -call.count)))
 
 
-def save_workload(workload: Workload, folder: Path, module: Path) -> None:
-    """Write DIR/workload.csv, as in a tuning folder, and DIR/suite.toml with the same problems."""
+def make_folder(folder: Path) -> None:
+    """Make a folder. Raise UsageError if it cannot be made."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"{folder} cannot be made: {error.strerror}") from None
+
+
+def save_workload(workload: Workload, folder: Path, module: Path) -> None:
+    """Write DIR/workload.csv, as in a tuning folder, and DIR/suite.toml with the same problems."""
+    make_folder(folder)
     write(folder / "workload.csv", workload)
     lines = [
         f'why = "The dispatches of {module.name} that are problems of an op."',
@@ -197,7 +336,7 @@ def _classify(function: Any) -> Computed:
                 roots.append((_convolution, op))
             elif not _only_casts(op):
                 fused.append(op)
-        elif op.name == "iree_tensor_ext.dispatch.tensor.store":
+        elif op.name in _STORES:
             stored.append(_element(op.operands[0]))
         return ir.WalkResult.ADVANCE
 
@@ -248,14 +387,7 @@ def _maps(op: Any) -> list[list[int | None]]:
 
     named = op.name.startswith("linalg.")
     maps = linalg.get_indexing_maps(op) if named else op.attributes["indexing_maps"]
-    return [_parse_map(str(item)) for item in maps]
-
-
-def _parse_map(text: str) -> list[int | None]:
-    """Parse `affine_map<(d0, d1) -> (d0, d1 * 2)>`."""
-    results = text.partition("->")[2].strip().rstrip(">").strip("() ")
-    indices = [word.strip() for word in results.split(",")] if results else []
-    return [int(word[1:]) if word[1:].isdecimal() and word[0] == "d" else None for word in indices]
+    return [parse_map(str(item)) for item in maps]
 
 
 def _shape(value: Any) -> list[int]:
@@ -390,5 +522,6 @@ def _attention(op: Any) -> Computed:
     )
     # The scale is a runtime value and a mask an operand: both change the result, not the shape of
     # the computation.
-    masked = ("mask",) if len(maps) > 5 else ()
+    unmasked = 7 if op.name.endswith("online_attention") else 5  # it has three outputs
+    masked = ("mask",) if len(maps) > unmasked else ()
     return Computed(problem=problem, lost=("scale", *masked))

@@ -1,8 +1,8 @@
-"""Compilation of a module in several variants, its runs, and its conversion to float64.
+"""Compilation of a module in several variants, and its runs.
 
 iree-run-module returns the outputs and iree-benchmark-module the times. Both run in a child
 process, so that a crashing kernel ends its variant only, and each round of timings has its own
-allocations. In float64, no rounding is left between inputs and outputs.
+allocations.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,20 +35,18 @@ from kernelmark.backends.iree.compiler import (
     tool,
     tool_command,
 )
-from kernelmark.backends.iree.runtime import instance
 from kernelmark.backends.iree.spec import MAIN, PREPROCESSING_FLAG, SPEC_FLAG
 from kernelmark.backends.iree.targets import Target, kernel_resources, target_named
 from kernelmark.core.dtype import DTYPES, dtype
 from kernelmark.core.errors import CaseError, CompileError, UsageError, located
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.units import counted, join_commas
-from kernelmark.kernels.mlir.base import DTYPE_OF, is_float
+from kernelmark.iree.signature import Signature, TensorType, parse_type
+from kernelmark.kernels.mlir.base import DTYPE_OF
 from kernelmark.numerics.floats import decode, encode, storage
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]+\Z")
 _OBJECTS = (".o", ".so", ".bc", ".hsaco", ".co", ".cubin", ".ptx", ".spv")
-_TENSOR = re.compile(r"tensor<((?:[\d?]+x)*)(\w+)>\Z")
-_DECLARATION = re.compile(r"func @[\w.$-]+\((.*)\) -> \((.*)\)\Z")
 _TARGETS = "for example: cpu, gfx942, gfx1100, sm_80, vulkan, vulkan:rdna3"
 
 
@@ -71,28 +68,6 @@ class Variant:
             *(f"{flag}={path}" for path in self.specs for flag in _spec_flags(path)),
             *(f"--iree-hal-executable-object-search-path={folder}" for folder in folders),
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorType:
-    """The type of a function's argument or result. `dtype` is kernelmark's name, or MLIR's if
-    kernelmark has no such dtype; `shape` is None for a scalar."""
-
-    shape: tuple[int, ...] | None
-    dtype: str
-
-    def __str__(self) -> str:
-        """Return the type in the syntax of `--input`, with ? for a dynamic dim."""
-        sizes = ("?" if size < 0 else str(size) for size in self.shape or ())
-        return "x".join([*sizes, self.dtype])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Signature:
-    """The inputs and outputs of a function."""
-
-    inputs: tuple[TensorType, ...]
-    outputs: tuple[TensorType, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,47 +195,15 @@ def specs_applied(built: BuiltModule, plain: BuiltModule) -> bool:
     return (built.dispatches, built.sources) != (plain.dispatches, plain.sources)
 
 
-def read_signature(binary: Path, function: str = "") -> tuple[str, Signature]:
-    """Return the name and types of a module's function; the only one if none is named."""
-    import iree.runtime as rt
-
-    module = rt.VmModule.mmap(instance(), str(binary))
-    declarations = {
-        name: module.lookup_function(name).reflection.get("iree.abi.declaration", "")
-        for name in module.function_names
-    }
-    public = {name: text for name, text in declarations.items() if text}
-    if not function and len(public) == 1:
-        function = next(iter(public))
-    if function not in public:
-        unknown = f"unknown function {function!r} of the module"
-        raise UsageError(
-            unknown if function else "--function is missing",
-            hint=f"--function: {', '.join(public) or 'the module exports none'}",
-        )
-    declared = _DECLARATION.search(public[function])
-    if declared is None:
-        raise UsageError(f"the types of {function} cannot be read: {public[function]}")
-    inputs, outputs = (tuple(map(parse_type, _types(part))) for part in declared.groups())
-    return function, Signature(inputs=inputs, outputs=outputs)
-
-
-def parse_type(text: str) -> TensorType:
-    """Parse `tensor<2x34xf16>` or a scalar's `f32`; a dynamic dim is -1."""
-    match = _TENSOR.match(text)
-    if match is None:
-        return TensorType(shape=None, dtype=DTYPE_OF.get(text, text))
-    sizes = [-1 if size == "?" else int(size) for size in match[1].split("x")[:-1]]
-    return TensorType(shape=tuple(sizes), dtype=DTYPE_OF.get(match[2], match[2]))
-
-
-def _types(text: str) -> list[str]:
-    """Return the types of `%input0: tensor<2x2xf32>, %input1: i32`, without attributes."""
-    return [
-        part.partition(":")[2].strip().split(" ")[0]
-        for part in re.split(r",\s*(?=%)", text)
-        if part
-    ]
+def lower_module(module: Path, flags: Sequence[str]) -> bytes:
+    """Return the module after the import of its dialects (torch, TOSA, StableHLO …), as MLIR of
+    linalg ops on tensors. Raise CompileError if the compiler fails."""
+    command = [tool("iree-compile"), str(module), "--iree-hal-target-device=local", *flags]
+    done = run_limited([*command, "--compile-to=input"], limit_s=MODULE_LIMIT_S)
+    if done.returncode:
+        log = done.stderr.decode(errors="replace")
+        raise CompileError(explain(done.returncode, log, ""))
+    return done.stdout
 
 
 @functools.cache
@@ -329,6 +272,41 @@ def check_module(module: Path) -> None:
         raise UsageError(f"there is no file {module}")
 
 
+_SCOPES = re.compile(rb'#(?:flow|stream|io)\.parameter\.named<(?:"([^"]*)"::)?"')
+
+
+def parameter_options(module: Path, parameters: Sequence[str]) -> tuple[str, ...]:
+    """Return the options of IREE's tools for `SCOPE=FILE` or `FILE`. Raise UsageError if a file, or
+    a scope of which the module loads parameters, is missing."""
+    scopes, options = set(), []
+    for text in parameters:
+        scope, equals, name = ("", "", text) if Path(text).is_file() else text.partition("=")
+        path = Path(name if equals else text).expanduser().absolute()
+        if not path.is_file():
+            raise UsageError(f"--parameters {text}: there is no file {path}")
+        scopes.add(scope)
+        options.append(f"--parameters={scope}={path}" if scope else f"--parameters={path}")
+    # A module in bytecode has its scopes in another form: then the tool reports one that is absent.
+    loaded = {
+        found[1].decode() if found[1] else "" for found in _SCOPES.finditer(module.read_bytes())
+    }
+    if absent := sorted(loaded - scopes):
+        named = [f"the scope {scope!r}" if scope else "no scope" for scope in absent]
+        raise UsageError(
+            f"{module.name} loads parameters of {join_commas(named)}, for which there is no file",
+            hint=" ".join(
+                f"--parameters {scope}=FILE.irpa" if scope else "--parameters FILE.irpa"
+                for scope in absent
+            ),
+        )
+    return tuple(options)
+
+
+def allocator_options(allocator: str) -> tuple[str, ...]:
+    """Return the options of IREE's tools for a device allocator, such as `caching`."""
+    return (f"--device_allocator={allocator}",) if allocator else ()
+
+
 def check_least(option: str, value: float, least: int) -> None:
     """Raise UsageError for a value below `least`, or NaN."""
     if not value >= least:
@@ -365,7 +343,8 @@ def make_inputs(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleCall:
-    """A call of a module's function, each time in a new process of one of IREE's tools."""
+    """A call of a module's function, each time in a new process of one of IREE's tools. `options`
+    are further options of the tools."""
 
     function: str
     inputs: tuple[ModuleInput, ...]
@@ -373,9 +352,16 @@ class ModuleCall:
     folder: Path
     timeout_s: float
     threads: int = 0
+    options: tuple[str, ...] = ()
 
     def outputs(self, binary: Path, types: Sequence[TensorType]) -> tuple[NDArray[np.float64], ...]:
         """Return the outputs of one call, exact in float64. Raise CaseError if the run fails."""
+        for at, kind in enumerate(types):
+            if not kind.dtype:
+                raise UsageError(
+                    f"the type of result {at} of {self.function} is not in the module",
+                    hint="return a tensor, or a buffer view exported from one",
+                )
         files = [self.folder / f"{binary.stem}.out{at}.bin" for at in range(len(types))]
         self._run("iree-run-module", binary, [f"--output=@{file}" for file in files])
         return tuple(
@@ -395,9 +381,13 @@ class ModuleCall:
         ]
         return parse_round(self._run("iree-benchmark-module", binary, options))
 
-    def _run(self, tool: str, binary: Path, options: Sequence[str]) -> str:
+    def command(self, tool: str, binary: Path) -> list[str]:
+        """Return the command that calls the function with one of IREE's tools."""
         start = tool_command(tool, binary, self.function, self.target, self.threads)
-        return run_tool([*start, *_arguments(self.inputs, self.folder), *options], self.timeout_s)
+        return [*start, *self.options, *_arguments(self.inputs, self.folder)]
+
+    def _run(self, tool: str, binary: Path, options: Sequence[str]) -> str:
+        return run_tool([*self.command(tool, binary), *options], self.timeout_s)
 
 
 def _arguments(inputs: Sequence[ModuleInput], folder: Path) -> list[str]:
@@ -437,6 +427,14 @@ def _load(data: bytes, kind: TensorType) -> NDArray[np.float64]:
 
 
 def _input(word: str, kind: TensorType, random: np.random.Generator) -> ModuleInput:
+    if not kind.dtype:
+        match = _SHAPED.match(word)
+        if match is None:
+            raise UsageError(
+                "the type of this argument is not in the module",
+                hint="give it: --input 4x128xf32 for each argument",
+            )
+        kind = parse_type(f"tensor<{match[1]}{match[2]}>")
     if kind.shape is None:
         if not word:
             raise UsageError(f"a scalar {kind.dtype} needs a value")
@@ -511,56 +509,3 @@ def _from_file(path: Path, kind: TensorType) -> NDArray[np.float64]:
     ):
         raise UsageError(f"{path} has the shape {values.shape}, not {shape}")
     return values if kind.dtype in _INTEGERS else decode(encode(values, kind.dtype), kind.dtype)
-
-
-_SHORT = "|".join(sorted((name for name in DTYPE_OF if is_float(name) and name != "f64"), key=len))
-# A type is separate or follows the dims of a shaped type: `f16`, `4x?xf16`, not `%f16`.
-_TYPE = re.compile(rf"(?:(?<![\w%@!#.$\"-])|(?<=[\d?]x))(?:{_SHORT})\b")
-_CASTS = ("arith.extf", "arith.truncf")
-
-
-def float64_text(text: str) -> str:
-    """Return the module with all floats as f64. Raise CompileError if MLIR cannot parse it."""
-    from iree.compiler import ir
-
-    with ir.Context(), ir.Location.unknown():
-        try:
-            module = ir.Module.parse(text)
-        except ir.MLIRError as error:
-            raise CompileError(f"the module cannot be parsed: {error}") from None
-        casts: list[Any] = []
-
-        def visit(op: Any) -> Any:
-            op = op.operation
-            if op.name in _CASTS:
-                casts.append(op)
-            elif "value" in op.attributes:
-                op.attributes["value"] = _wide_constant(op.attributes["value"])
-            return ir.WalkResult.ADVANCE
-
-        module.operation.walk(visit)
-        for op in casts:  # a cast between equal types is invalid
-            op.results[0].replace_all_uses_with(op.operands[0])
-        for op in reversed(casts):
-            op.erase()
-        # Types are inconsistent until the text is changed: only the generic form can be printed.
-        generic = module.operation.get_asm(print_generic_op_form=True, assume_verified=True)
-    return _TYPE.sub("f64", generic)
-
-
-def _wide_constant(attribute: Any) -> Any:
-    """Return a constant's value as an f64 attribute."""
-    import numpy as np
-    from iree.compiler import ir
-
-    wide = ir.F64Type.get()
-    if isinstance(attribute, ir.FloatAttr):
-        return ir.FloatAttr.get(wide, attribute.value)
-    if isinstance(attribute, ir.DenseFPElementsAttr):
-        kind = ir.RankedTensorType.get(ir.ShapedType(attribute.type).shape, wide)
-        if attribute.is_splat:
-            value = ir.FloatAttr(attribute.get_splat_value()).value
-            return ir.DenseElementsAttr.get_splat(kind, ir.FloatAttr.get(wide, value))
-        values = np.array([float(value) for value in attribute]).reshape(kind.shape)
-        return ir.DenseElementsAttr.get(values)
-    return attribute

@@ -26,6 +26,9 @@ _SHORT = {
 }
 
 
+_SHOWN = 20  # dispatches in a table
+
+
 def tables(report: Report) -> list[Table]:
     """Return tables of the variants, their times and divergences, and their dispatches."""
     result = [_variants(report)]
@@ -49,7 +52,7 @@ def document(report: Report) -> dict[str, Any]:
         "module": str(report.plan.module),
         **_fields(report, "module_sha256", "function", "target"),
         **_fields(report.plan, "inputs", "seed"),
-        **_fields(report, "not_run", "no_reference"),
+        **_fields(report, "not_run", "reference", "reference_error", "no_reference"),
         "variants": [_outcome(outcome) for outcome in report.outcomes],
     }
 
@@ -68,7 +71,7 @@ def _outcome(outcome: VariantOutcome) -> dict[str, Any]:
         and _verdict_document(outcome.end_to_end_verdict),
         "kernels_verdict": outcome.kernels_verdict and _verdict_document(outcome.kernels_verdict),
         "against_first": [_divergence_document(d) for d in outcome.against_first],
-        "against_f64": [_divergence_document(d) for d in outcome.against_f64],
+        "against_reference": [_divergence_document(d) for d in outcome.against_reference],
         "dispatches": [
             {
                 "name": dispatch.name,
@@ -86,7 +89,8 @@ def _outcome(outcome: VariantOutcome) -> dict[str, Any]:
 
 def _times_document(times: Times) -> dict[str, Any]:
     samples = [list(block.samples_s) for block in times.blocks]
-    return {**_fields(times, "median_s", "low_s", "high_s", "cv"), "samples_s": samples}
+    names = ("median_s", "low_s", "high_s", "mean_s", "stddev_s", "cv", "cpu_s")
+    return {**_fields(times, *names), "samples_s": samples}
 
 
 def _verdict_document(paired: Paired) -> dict[str, Any]:
@@ -132,7 +136,17 @@ def _variants(report: Report) -> Table:
 
 
 def _times(report: Report) -> Table:
-    columns = ("variant", "part", "median", "interval", "CV", "against first")
+    columns = (
+        "variant",
+        "part",
+        "median",
+        "interval",
+        "mean",
+        "stddev",
+        "CV",
+        "CPU",
+        "against first",
+    )
     rows = [
         (outcome.variant.name, part, *_cells(times, verdict))
         for outcome in report.outcomes
@@ -144,13 +158,16 @@ def _times(report: Report) -> Table:
     return _table("times", columns, rows, {"variant", "part"})
 
 
-def _cells(times: Times | None, verdict: Paired | None) -> tuple[str, str, str, str]:
+def _cells(times: Times | None, verdict: Paired | None) -> tuple[str, ...]:
     if times is None:
-        return NONE, NONE, NONE, NONE
+        return (NONE,) * 7
     high = time_text(times.high_s) if math.isfinite(times.high_s) else "∞"
     shown = f"{verdict.ratio:.3f} × ({verdict.status.value})" if verdict else NONE
     interval = f"{time_text(times.low_s)} to {high}"
-    return time_text(times.median_s), interval, f"{100 * times.cv:.1f} %", shown
+    mean, stddev = time_text(times.mean_s), time_text(times.stddev_s)
+    cpu = NONE if times.cpu_s is None else time_text(times.cpu_s)
+    median = time_text(times.median_s)
+    return median, interval, mean, stddev, f"{100 * times.cv:.1f} %", cpu, shown
 
 
 def _divergences(outcome: VariantOutcome, report: Report) -> list[tuple[str, ...]]:
@@ -166,14 +183,17 @@ def _divergences(outcome: VariantOutcome, report: Report) -> list[tuple[str, ...
                 for count in divergence.ulps
             ),
         )
-        for against, every in (("float64", outcome.against_f64), (first, outcome.against_first))
+        for against, every in (
+            (report.reference, outcome.against_reference),
+            (first, outcome.against_first),
+        )
         for at, divergence in enumerate(every)
     ]
 
 
 def _dispatches(outcome: VariantOutcome, built: BuiltModule) -> Table:
     used = dict.fromkeys(name for d in built.dispatches for name in d.resources)
-    title = f"dispatches of {outcome.variant.name}"
+    title = _limited("dispatches", outcome, built)
     timed = ("calls", "time") if outcome.dispatch_s else ()
     columns = ("dispatch", *timed, *(_SHORT.get(name, name) for name in used))
     rows = [
@@ -182,7 +202,7 @@ def _dispatches(outcome: VariantOutcome, built: BuiltModule) -> Table:
             *_time_cells(outcome.dispatch_s.get(dispatch.name))[: len(timed)],
             *(str(dispatch.resources.get(name, NONE)) for name in used),
         )
-        for dispatch in _by_time(built.dispatches, outcome.dispatch_s)
+        for dispatch in _by_time(built.dispatches, outcome.dispatch_s)[:_SHOWN]
     ]
     return _table(title, columns, rows, {"dispatch"})
 
@@ -191,11 +211,18 @@ def _configs(outcome: VariantOutcome, built: BuiltModule) -> Table:
     """Return a table with one line per part of a config: whole configs are too wide."""
     rows = [
         (dispatch.name if at == 0 else "", part)
-        for dispatch in _by_time(built.dispatches, outcome.dispatch_s)
+        for dispatch in _by_time(built.dispatches, outcome.dispatch_s)[:_SHOWN]
         for at, part in enumerate(config_parts(dispatch.config) or (NONE,))
     ]
-    title = f"configs of {outcome.variant.name}"
+    title = _limited("configs", outcome, built)
     return _table(title, ("dispatch", "config"), rows, {"dispatch", "config"})
+
+
+def _limited(what: str, outcome: VariantOutcome, built: BuiltModule) -> str:
+    """Return a title, which has how many dispatches are left out."""
+    count = len(built.dispatches)
+    more = f"; {_SHOWN} of {count}, --json has all" if count > _SHOWN else ""
+    return f"{what} of {outcome.variant.name}{more}"
 
 
 def _time_cells(time: DispatchTime | None) -> tuple[str, str]:

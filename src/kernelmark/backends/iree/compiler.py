@@ -427,12 +427,14 @@ class DispatchTime:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolRound:
     """The times of one process of iree-benchmark-module: a sample per repetition, and the time of
-    each kernel. `dispatches` is empty if the driver does not attribute time to kernels. `timed_s`
-    is the total over all iterations of all repetitions."""
+    each kernel. `cpu_s` has the CPU time of all threads for each sample. `dispatches` is empty if
+    the driver does not attribute time to kernels. `timed_s` is the total over all iterations of all
+    repetitions."""
 
     samples_s: tuple[float, ...]
     dispatches: Mapping[str, DispatchTime]
     timed_s: float = 0.0
+    cpu_s: tuple[float, ...] = ()
 
     @property
     def kernel_s(self) -> float:
@@ -493,8 +495,9 @@ def parse_round(text: str) -> ToolRound:
         samples_s=tuple(map(_row_seconds, calls)),
         dispatches=kernels,
         timed_s=sum(_row_seconds(row) * row.get("iterations", 1) for row in calls),
+        cpu_s=tuple(_row_seconds(row, "cpu_time") for row in calls if "cpu_time" in row),
     )
 
 
-def _row_seconds(row: Mapping[str, Any]) -> float:
-    return float(row["real_time"]) * _SECONDS[row["time_unit"]]
+def _row_seconds(row: Mapping[str, Any], name: str = "real_time") -> float:
+    return float(row[name]) * _SECONDS[row["time_unit"]]

@@ -44,6 +44,15 @@ class _Arch(NamedTuple):
     result_registers: int = 256
 
 
+_RDNA3 = _Arch(
+    "F32_16x16x16_F16 F16_16x16x16_F16 F32_16x16x16_BF16 I32_16x16x16_I8",
+    family="WMMAR3",
+    wave=32,
+    result_registers=128,
+)
+_RDNA4 = _RDNA3._replace(
+    mma=f"{_RDNA3.mma} F32_16x16x16_F8E4M3FN F32_16x16x16_F8E5M2", family="WMMAR4"
+)
 _ARCHS: Mapping[str, _Arch] = {
     "gfx90a": _Arch(
         "F32_16x16x16_F16 F32_32x32x8_F16 F32_16x16x8_BF16 F32_32x32x4_BF16 "
@@ -63,12 +72,10 @@ _ARCHS: Mapping[str, _Arch] = {
         "I32_16x16x32_I8 I32_32x32x16_I8",
         lds_bytes=163840,
     ),
-    "gfx1100": _Arch(
-        "F32_16x16x16_F16 F16_16x16x16_F16 F32_16x16x16_BF16 I32_16x16x16_I8",
-        family="WMMAR3",
-        wave=32,
-        result_registers=128,
-    ),
+    "gfx1100": _RDNA3,
+    "gfx1151": _RDNA3,
+    "gfx1200": _RDNA4,
+    "gfx1201": _RDNA4,
 }
 _MAX_THREADS = 1024
 # Padding of rows in shared memory against bank conflicts (IREE's GPUReduceBankConflicts).
@@ -83,7 +90,7 @@ _OPTIONS: Mapping[str, tuple[ConfigValue, ...]] = {
     "transpose_grid": (False, True),
     "waves_per_eu": (0, 1, 2, 4),
 }
-FREE = ("pipeline", "stages", "transpose_grid", "waves_per_eu")  # not used by any rule
+FREE = ("stages", "transpose_grid", "waves_per_eu")  # not used by any rule
 
 
 class Mma(NamedTuple):
@@ -118,7 +125,8 @@ class AmdTiles:
         mma = self._instructions(root)
         if not mma:
             raise Unsupported(self._no_instruction(root))
-        tiles = {name: _dividing(name, *values) for name, values in self._tiles(root).items()}
+        choose = _padded if root.kind == "contraction" else _dividing
+        tiles = {name: choose(name, *values) for name, values in self._tiles(root).items()}
         if root.kind == "attention":
             more = {"subgroups_m": (1, 2, 4, 8), "waves_per_eu": _OPTIONS["waves_per_eu"]}
             return {"mma": tuple(mma), **tiles, **more}
@@ -183,6 +191,8 @@ class AmdTiles:
             return _SUBGROUPS
         if root.kind == "convolution" and t["tile_p"] % t["subgroups_m"]:
             return "the subgroups do not divide tile_p"
+        if config.get("pipeline") == "VectorDistribute" and _unaligned(root, t):
+            return "only TileAndFuse pads what the tile does not divide"
         waves = t["subgroups_m"] * t["subgroups_n"]
         if reason := self._crowded(rows * t["tile_n"] * root.bits("output_type") // 8, waves):
             return reason
@@ -229,6 +239,9 @@ class AmdTiles:
             share = f"subgroup_basis = [{counts}, {list(range(len(counts)))}]"
         else:
             share = f"subgroup = {shared}"
+        if _unaligned(root, t):
+            # To whole tiles, in elements: `reduction` counts instructions.
+            share = f"padding = {[*lead, t['tile_m'], t['tile_n'], t['tile_k']]}, {share}"
         return Lowering(
             config="#iree_gpu.lowering_config<{"
             f"mma_kind = #iree_gpu.mma_layout<{config['mma']}>, promote_operands = [0, 1], "
@@ -347,6 +360,27 @@ def _pipeline_options(config: Config, *, igemm: bool) -> str:
 def _waves(config: Config) -> str:
     count = config["waves_per_eu"]
     return f'llvm_func_attrs = {{"amdgpu-waves-per-eu" = "{count}"}}' if count else ""
+
+
+_MOST_PADDING = 1.25
+_SMALL_TILE = 32
+
+
+def _padded(tile: str, values: tuple[int, ...], size: int) -> tuple[int, ...]:
+    """Return the values that divide a dim or pad it a little; small ones in any case, which threads
+    copy to shared memory without a rest."""
+    return tuple(
+        value
+        for value in values
+        if value <= _SMALL_TILE or math.ceil(size / value) * value <= _MOST_PADDING * size
+    )
+
+
+def _unaligned(root: Root, tiles: Mapping[str, int]) -> bool:
+    """Return whether a tile of a contraction does not divide its dim."""
+    if root.kind != "contraction":
+        return False
+    return any(root.size(dim) % tiles[f"tile_{dim}"] for dim in "mnk")
 
 
 def _dividing(tile: str, values: tuple[int, ...], size: int) -> tuple[int, ...]:

@@ -36,6 +36,21 @@ InputWords = Annotated[
         common=True,
     ),
 ]
+Parameters = Annotated[
+    list[str] | None,
+    o.option(
+        "--parameters SCOPE=FILE",
+        help="Load the parameters of a scope from a file (.irpa, .gguf, .safetensors); FILE alone "
+        "for those without a scope. Repeatable.",
+        common=True,
+    ),
+]
+Allocator = Annotated[
+    str,
+    o.option(
+        "--device-allocator SPEC", help="Allocate with this allocator of IREE, such as caching."
+    ),
+]
 Timeout = Annotated[float, o.option("--timeout SECONDS", help="Limit the seconds of one process.")]
 
 
@@ -53,6 +68,8 @@ def ab(
     target: Target = "cpu",
     function: Function = "",
     inputs: InputWords = None,
+    parameters: Parameters = None,
+    device_allocator: Allocator = "",
     tolerance: Annotated[
         float | None,
         o.option(
@@ -62,7 +79,10 @@ def ab(
     ] = None,
     reference: Annotated[
         bool,
-        o.option("--reference/--no-reference", help="Compare with the same module in float64."),
+        o.option(
+            "--reference/--no-reference",
+            help="Compare with the same module in float64, or in float32.",
+        ),
     ] = True,
     compile_only: Annotated[
         bool, o.option("--compile-only", help="List dispatches and resources; run nothing.")
@@ -106,6 +126,8 @@ def ab(
         target=target,
         function=function,
         inputs=tuple(inputs or ()),
+        parameters=tuple(parameters or ()),
+        device_allocator=device_allocator,
         tolerance=tolerance,
         reference=reference,
         run=not compile_only,
@@ -130,6 +152,8 @@ def ab(
         say(f"not run: {report.not_run}")
     if not quiet and report.no_reference:
         say(f"no float64 reference: {report.no_reference.splitlines()[0]}")
+        if report.reference_error is not None:
+            say(f"compared with {report.reference}, whose error is {report.reference_error:.2g}")
     for outcome in report.outcomes:
         if outcome.error:
             say(f"{outcome.variant.name}: {outcome.error.splitlines()[0]}")
@@ -148,6 +172,8 @@ def dispatches(
     ] = "cpu",
     function: Function = "",
     inputs: InputWords = None,
+    parameters: Parameters = None,
+    device_allocator: Allocator = "",
     flags: Annotated[str, o.option("--flags FLAGS", help="Pass these flags to iree-compile.")] = "",
     rounds: Annotated[int, o.option("--rounds N", help="Time N processes.")] = 3,
     workload: Annotated[
@@ -158,6 +184,13 @@ def dispatches(
             "'kmark tune' and DIR/suite.toml for 'kmark run -s'.",
         ),
     ] = None,
+    benchmarks: Annotated[
+        Path | None,
+        o.option(
+            "--output -o DIR",
+            help="Write a benchmark of each dispatch, for iree-compile and iree-benchmark-module.",
+        ),
+    ] = None,
     timeout: Timeout = 300.0,
     threads: o.Threads = None,
     json: o.Json = None,
@@ -165,28 +198,59 @@ def dispatches(
 ) -> int:
     """Rank a model's dispatches by time; write a workload.
 
+    MODULE may be a folder of dispatch benchmarks: those of -o, or of iree-compile
+    --iree-hal-dump-executable-benchmarks-to.
+
     For example: kmark iree dispatches unet.mlir --workload unet
     """
+    from kernelmark.core.errors import UsageError
     from kernelmark.core.files import json_text
-    from kernelmark.iree.dispatches import rank_dispatches, save_workload, workload_of
+    from kernelmark.iree.dispatches import (
+        rank_benchmarks,
+        rank_dispatches,
+        save_workload,
+        workload_of,
+    )
     from kernelmark.iree.modules import split_words
     from kernelmark.report.iree import costs_document, costs_table
 
     outputs = o.Outputs(json=json)
-    costs = rank_dispatches(
-        module,
-        target=target,
-        function=function,
-        flags=split_words(flags),
-        inputs=inputs or (),
-        rounds=rounds,
-        timeout_s=timeout,
-        threads=threads or 0,
-        on_step=(lambda step: None) if quiet else say,
-    )
+    on_step = (lambda step: None) if quiet else say
+    if module.is_dir():
+        if function or inputs or parameters or device_allocator or benchmarks:
+            raise UsageError(
+                f"{module} is a folder of dispatch benchmarks, which have no function to call",
+                hint="leave out --function, --input, --parameters, --device-allocator and -o",
+            )
+        costs = rank_benchmarks(
+            module,
+            target=target,
+            flags=split_words(flags),
+            rounds=rounds,
+            timeout_s=timeout,
+            threads=threads or 0,
+            on_step=on_step,
+        )
+    else:
+        costs = rank_dispatches(
+            module,
+            target=target,
+            function=function,
+            flags=split_words(flags),
+            inputs=inputs or (),
+            parameters=parameters or (),
+            device_allocator=device_allocator,
+            benchmarks=benchmarks,
+            rounds=rounds,
+            timeout_s=timeout,
+            threads=threads or 0,
+            on_step=on_step,
+        )
     outputs.put(json=lambda: json_text(costs_document(costs)))
     if not outputs.stdout_taken:
         put_tables([costs_table(costs)])
+    if benchmarks is not None:
+        say(f"written: {benchmarks}; next: kmark iree dispatches {shlex.quote(str(benchmarks))}")
     if workload is None:
         return 0
     workload_calls = workload_of(costs, Path(workload).name)

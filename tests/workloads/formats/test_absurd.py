@@ -134,6 +134,7 @@ def test_a_key_that_a_document_of_another_tool_has_twice_is_refused(tmp_path):
         ("M,N,K\n1,2,3\n".encode("utf-16"), "UTF-16"),
         (gzip.compress(gzip.compress(b"M,N,K\n1,2,3\n")), "gzip twice"),
     ],
+    ids=["UTF-16", "gzip twice"],
 )
 def test_what_is_no_text_is_named_for_times_as_for_calls(tmp_path, data, value):
     path = tmp_path / "a.csv"

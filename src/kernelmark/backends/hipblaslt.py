@@ -260,7 +260,8 @@ class HipblasLt(Backend):
         if problem.op == "batched_gemm_quant":
             return reason or _wrong_scheme(problem)
         if problem.op == "grouped_gemm":
-            shared_object = _shared_object()
+            # A GPU that is absent, which has no UUID, is planned for: another library runs it.
+            shared_object = _shared_object() if info.uuid else None
             lacks = None if shared_object is None else _hipblaslt_ext.missing(shared_object)
             return reason or lacks
         reason = reason or _rules.wrong_scales(self.name, problem, info)

@@ -14,7 +14,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from kernelmark import devices, ops
+from _gpu import gpu_info
+
+from kernelmark import ops
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.judge.referee import Question, judge
 
@@ -176,8 +178,7 @@ def main() -> int:
     parser.add_argument("--only", default="")
     parser.add_argument("--json", default="")
     options = parser.parse_args()
-    kind, _, index = options.device.partition(":")
-    info = devices.registry.get(kind).infos()[int(index or 0)]
+    info = gpu_info(options.device)
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)

@@ -218,6 +218,9 @@ HIP hipFree(CUdeviceptr at) {
   if (!at) return 0;
   CALL(cuMemFree, at)
 }
+HIP hipIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr at) CALL(cuIpcGetMemHandle, handle, at)
+HIP hipIpcOpenMemHandle(CUdeviceptr* at, CUipcMemHandle handle, unsigned flags)
+    CALL(cuIpcOpenMemHandle, at, handle, flags)
 HIP hipHostMalloc(void** at, size_t bytes, unsigned flags) CALL(cuMemHostAlloc, at, bytes, flags)
 HIP hipHostFree(void* at) CALL(cuMemFreeHost, at)
 HIP hipHostGetDevicePointer(CUdeviceptr* found, void* at, unsigned flags)

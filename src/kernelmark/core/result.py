@@ -618,10 +618,10 @@ class Space:
     combination that a search starts from; `seeds` are combinations to try next, most promising
     first. Values have the types that `--config` gives them: yes and no are True and False.
 
-    `parts` make a large space fast to enumerate: a combination is legal if and only if it takes its
-    values from one part, for example all sizes 0 or none. `forbids` is then not called for each of
-    them, and gives the reasons of others. A parameter that a part does not name keeps all its
-    values there.
+    `parts` make a large space fast to enumerate: every legal combination takes its values from one
+    part, for example all sizes 0 or none. Other combinations are not enumerated, and `forbids` must
+    refuse them. A parameter that a part does not name keeps all its values there. With `exact`,
+    every combination of a part is legal, and `forbids` is not called for each.
 
     `check` is for a space too large to enumerate, whose rules another program knows: it returns the
     reasons of many combinations at once, "" for a legal one. It gets only combinations that
@@ -635,6 +635,7 @@ class Space:
     forbids: Callable[[Config], str | None] = _anything
     seeds: tuple[Config, ...] = ()
     parts: tuple[Mapping[str, tuple[ConfigValue, ...]], ...] = ()
+    exact: bool = False
     check: Callable[[Sequence[Config]], Sequence[str]] | None = None
     opt_in: Mapping[str, tuple[ConfigValue, ...]] = field(default_factory=FrozenDict)
 

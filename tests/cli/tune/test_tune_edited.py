@@ -45,13 +45,14 @@ def edit(folder, name, old, new):
 
 @pytest.fixture
 def export(kmark, folder, tmp_path):
-    """The command, and how many configs are in the file that it wrote; None without a file."""
+    """The command, and how many winners are in the file that it wrote; None without a file."""
 
     def call():
         file = tmp_path / "tuned.py"
         file.unlink(missing_ok=True)
         ended = kmark("export", str(folder.path), "--as", "python", "-o", str(file))
-        return ended, len(runpy.run_path(str(file))["CONFIGS"]) if file.exists() else None
+        configs = runpy.run_path(str(file))["CONFIGS"].values() if file.exists() else None
+        return ended, None if configs is None else sum(config is not None for config in configs)
 
     return call
 

@@ -390,7 +390,11 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
 
     parts = _parts(parameters, forbids) if vendor_of(info.arch) == "hip" else ()
     return Space(
-        parameters=parameters, default=default(problem, info), forbids=forbids, parts=parts
+        parameters=parameters,
+        default=default(problem, info),
+        forbids=forbids,
+        parts=parts,
+        exact=bool(parts),
     )
 
 

@@ -65,7 +65,8 @@ config was faster for this problem.
 _TAIL = '''
 # How often `choose` returned the config of the problem itself, of the nearest m, and the default.
 HITS = {"exact": 0, "nearest": 0, "default": 0}
-_M = {"batched_gemm": 1, "batched_gemm_quant": 1, "gemm": 0, "gemm_epilogue": 0, "moe": 0}
+_M = {"batched_gemm": 1, "batched_gemm_quant": 1, "gemm": 0, "gemm_epilogue": 0}
+_M |= {"grouped_gemm": 0, "moe": 0}
 _CHOSEN = {}
 
 

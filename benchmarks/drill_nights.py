@@ -20,7 +20,7 @@ from typing import Any
 from fastapi.testclient import TestClient
 
 from drilling import Facts, must
-from kernelmark.api.judge import Doubt, Key, Rules, change_of, judge
+from kernelmark.api.suspects import Doubt, Key, Rules, change_of, judge
 from kernelmark.core.environment import Environment
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, Result, Run, RunState, Status

@@ -25,7 +25,7 @@ import numpy as np
 from kernelmark import ops
 from kernelmark.api.ab import AbPlan, compare_sides, outcome
 from kernelmark.api.bisect import Question, bisect
-from kernelmark.api.judge import (
+from kernelmark.api.suspects import (
     Doubt,
     Judged,
     Key,

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from kernelmark.api import tuning
     from kernelmark.api.bench import bench, compare_kernels
     from kernelmark.api.do_bench import do_bench, perf_report
+    from kernelmark.api.judge import judge
     from kernelmark.api.plot import plot
-    from kernelmark.api.referee import judge
     from kernelmark.api.results import Results, load
     from kernelmark.api.run import run, suite, suites
     from kernelmark.core.errors import KernelmarkError
@@ -74,7 +74,7 @@ _HOMES = {
     "bench": "kernelmark.api.bench",
     "compare_kernels": "kernelmark.api.bench",
     "do_bench": "kernelmark.api.do_bench",
-    "judge": "kernelmark.api.referee",
+    "judge": "kernelmark.api.judge",
     "load": "kernelmark.api.results",
     "load_ipython_extension": "kernelmark.notebook",
     "open_store": "kernelmark.stores",

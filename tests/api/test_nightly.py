@@ -64,7 +64,7 @@ class World:
         patch.setattr(nightly, "measure", self.measure)
         patch.setattr(nightly, "post_webhook", lambda url, text: self.posted.append(text))
         patch.setattr(nightly, "send_mail", lambda *words: self.mails.append(words))
-        patch.setattr("kernelmark.api.judge.measure", self.measure)
+        patch.setattr("kernelmark.api.suspects.measure", self.measure)
         real = nightly.run_child
 
         def run_child(command, **more):
@@ -175,7 +175,7 @@ def test_one_bad_measurement_alarms_nobody(world):
         return real(plan, **more)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kernelmark.api.judge.measure", recovers)
+        patch.setattr("kernelmark.api.suspects.measure", recovers)
         ended = world.night()
     assert ended.code == 0
     assert "1 suspect of the first stage measured again: 0 confirmed" in ended.summary

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from kernelmark import ops
-from kernelmark.api import judge, nightly
+from kernelmark.api import nightly, suspects
 from kernelmark.api.nightly import Tools, load, run_night
 from kernelmark.core.environment import Environment
 from kernelmark.core.reason import Reason
@@ -75,9 +75,9 @@ class Layout:
             '[notify]\nwebhook = "https://x"\n'
         )
         patch.setattr(nightly, "measure", self.measure)
-        patch.setattr(judge, "measure", self.measure)
-        patch.setattr(judge, "compare_sides", self.compare_sides)
-        patch.setattr(judge, "captured", lambda plan: (Environment(), Environment()))
+        patch.setattr(suspects, "measure", self.measure)
+        patch.setattr(suspects, "compare_sides", self.compare_sides)
+        patch.setattr(suspects, "captured", lambda plan: (Environment(), Environment()))
         patch.setattr(nightly, "post_webhook", lambda url, text: self.posted.append(text))
         self.git("init", "-q")
 

@@ -31,11 +31,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kernelmark.api.judge import Doubt, Judged, Rules, confirm_paired, confirm_repeated, judge
 from kernelmark.api.plan import Plan, plan
 from kernelmark.api.roofs import DeviceRoofs, known_roofs, measure_roofs, roofs_for_plan
 from kernelmark.api.run import Conduct, measure
 from kernelmark.api.selection import Selection
+from kernelmark.api.suspects import Doubt, Judged, Rules, confirm_paired, confirm_repeated, judge
 from kernelmark.backends import BackendRef
 from kernelmark.compare import alarms
 from kernelmark.compare.alarms import LEAST

@@ -81,7 +81,7 @@ def judge(
 
     Exit code: 0 accepted, 3 refused, 4 it supports none of the problems.
     """
-    from kernelmark.api.referee import judge_selection
+    from kernelmark.api.judge import judge_selection
 
     if json_file is not None:
         check_writable(json_file)

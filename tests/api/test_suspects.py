@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from kernelmark import ops
-from kernelmark.api.judge import Rules, change_of, judge, looks_for, verdict_again
+from kernelmark.api.suspects import Rules, change_of, judge, looks_for, verdict_again
 from kernelmark.compare import alarms
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import NothingToDo

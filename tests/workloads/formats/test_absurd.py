@@ -146,3 +146,24 @@ def test_what_is_no_text_is_named_for_times_as_for_calls(tmp_path, data, value):
     ):
         with raises(UsageError, value):
             read()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "form"),
+    [
+        (
+            "_mm.autotune.json",
+            '{"key": [512], "configs_timings": [[{"kwargs": {"BLOCK_M": 16}}, [1%s]]]}'
+            % ("0" * 400),
+            "triton-autotune",
+        ),
+        ("matmul.csv", "\rM,N,Triton (ms)\n512,64,1.5\n", "triton-perf-report"),
+    ],
+    ids=["whole number", "no columns"],
+)
+def test_what_no_reader_expects_is_refused_by_the_reader(tmp_path, name, text, form):
+    path = tmp_path / name
+    path.write_text(text, newline="")
+    with pytest.raises(UsageError) as caught:
+        importers.read(path, Overrides(), form)
+    assert isinstance(caught.value.__cause__, KernelmarkError | None)

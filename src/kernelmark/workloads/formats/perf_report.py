@@ -113,7 +113,7 @@ def _backends(columns: Iterable[str]) -> dict[str, str]:
 
 def _columns(columns: list[str]) -> tuple[list[str], list[str]]:
     """Return the columns of x values and those of lines; empty lists if it is another table."""
-    columns = columns[1:] if columns[0] in _INDEX else columns
+    columns = columns[1:] if columns and columns[0] in _INDEX else columns
     x_names = [name for name in columns if not _line(name)[1]]
     lines = [name for name in columns if _line(name)[1]]
     return (x_names, lines) if columns == [*x_names, *lines] else ([], [])

@@ -265,7 +265,7 @@ class Coverage:
 
     def note(self) -> str:
         """Return a note on the missed kernels; "" if there are none."""
-        if not self.missed:
+        if not self.missed or not self.total_s:
             return ""
         missed, replayed = sum(s for _, s in self.missed) / self.total_s, self.replayed_s
         shown = ", ".join(f"{_short(k)} {s / self.total_s:.1%}" for k, s in self.missed[:_SHOWN])

@@ -170,12 +170,19 @@ def timed_configs(document: Fields) -> Iterator[tuple[dict[str, ConfigValue], tu
         }
         values = {**Fields.of(stored.get("kwargs"), stored.at("kwargs")), **launch_options}
         times: list[Any] = value if isinstance(value, list) else [value]
-        if not times or any(type(ms) not in (int, float) for ms in times):
+        if not times or not all(map(_is_number, times)):
             raise unexpected(where, "a time", value)
         yield (
             {name: _value(v) for name, v in values.items() if v is not None},
             tuple(float(ms) for ms in times),
         )
+
+
+def _is_number(value: object) -> bool:
+    """Return whether a value is a number that a float can be: a whole one of JSON may be larger."""
+    if type(value) is int:
+        return abs(value) < 10**18
+    return type(value) is float  # inf is a config that failed
 
 
 def _value(value: object) -> ConfigValue:

@@ -12,15 +12,7 @@ from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Status, config_key
 from kernelmark.devices.fake import FakeDevice
 from kernelmark.tune import strategies
-from kernelmark.tune.driver import (
-    MAX_FAILURES,
-    Pipeline,
-    Session,
-    Winner,
-    distance,
-    mapped,
-    starts_from,
-)
+from kernelmark.tune.driver import MAX_FAILURES, Pipeline, Session, Winner, distance, starts_from
 from kernelmark.tune.evaluate import Evaluator, ladder, static_reason
 from kernelmark.tune.journal import Journal, Trial, out_of_minutes, read_journal
 from kernelmark.tune.plans import Budget
@@ -313,8 +305,8 @@ def test_the_nearest_winners_of_like_problems_are_starts(tmp_path):
         points,
     )
     assert [dict(c) for c in found] == [near, far]
-    assert mapped({**config, "tile_m": 100}, points)["tile_m"] == 128
-    assert mapped({"tile_m": 16}, points) is None
+    assert points.nearest({**config, "tile_m": 100})["tile_m"] == 128
+    assert points.nearest({"tile_m": 16}) is None
 
 
 def test_distance_is_in_doublings():

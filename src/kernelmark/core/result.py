@@ -651,6 +651,9 @@ class Space:
     `opt_in` are more parameters, the default value first, that are searched only if a plan lists
     values of them.
 
+    `traits` describe the values of a parameter that are names, such as solutions of a library, by
+    numbers, always as many, that a model of their times may learn from.
+
     `alternatives` are the spaces of several backends, by name, of which a config is a point of one:
     see `union`."""
 
@@ -662,6 +665,9 @@ class Space:
     exact: bool = False
     check: Callable[[Sequence[Config]], Sequence[str]] | None = None
     opt_in: Mapping[str, tuple[ConfigValue, ...]] = field(default_factory=FrozenDict)
+    traits: Mapping[str, Callable[[ConfigValue], tuple[float, ...]]] = field(
+        default_factory=FrozenDict
+    )
     alternatives: Mapping[str, Space] = field(default_factory=FrozenDict)
 
     @classmethod

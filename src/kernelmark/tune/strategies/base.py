@@ -47,6 +47,7 @@ class Points:
         self.codes: Codes = np.ascontiguousarray(
             codes, np.int16 if longest <= np.iinfo(np.int16).max else np.int32
         )
+        self.traits: Mapping[str, Callable[[ConfigValue], tuple[float, ...]]] = {}  # see Space
         self._space: Space | None = None  # only if legal points can be adopted
 
     @classmethod
@@ -57,6 +58,12 @@ class Points:
         if space.alternatives:
             every = space.alternatives.items()
             return UnionPoints({n: cls.of(own, limit=limit, seed=seed) for n, own in every})
+        points = cls._listed(space, limit, seed)
+        points.traits = space.traits
+        return points
+
+    @classmethod
+    def _listed(cls, space: Space, limit: int, seed: int) -> Points:
         names = list(space.parameters)
         values = [tuple(v) for v in space.parameters.values()]
         size = space.size

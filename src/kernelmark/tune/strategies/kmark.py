@@ -14,7 +14,7 @@ gradient (Rprop)."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,7 +52,10 @@ def features(points: Points) -> Features:
     lengths: list[float] = []
     for parameter, values in enumerate(points.values):
         codes = points.codes[:, parameter]
-        for column, length in _properties(values):
+        describe = points.traits.get(points.names[parameter])
+        for column, length in (
+            _properties(values) if describe is None else _traits(values, describe)
+        ):
             columns.append(column.astype(np.float32)[codes])
             groups += [len(lengths)] * column.shape[1]
             lengths.append(length)
@@ -61,6 +64,15 @@ def features(points: Points) -> Features:
         groups=np.array(groups, np.int64),
         lengths=np.array(lengths, float),
     )
+
+
+def _traits(
+    values: Sequence[ConfigValue], describe: Callable[[ConfigValue], tuple[float, ...]]
+) -> list[tuple[NDArray[np.float64], float]]:
+    """Return the properties of described values: the rank of each number among those that occur."""
+    numbers = np.array([describe(value) for value in values], float)
+    ranks = [np.unique(column, return_inverse=True)[1] for column in numbers.T]
+    return [((rank / rank.max())[:, None], 1.0) for rank in ranks if rank.max()]
 
 
 def _properties(values: Sequence[ConfigValue]) -> list[tuple[NDArray[np.float64], float]]:

@@ -260,7 +260,7 @@ def test_of_proposed_points_the_most_promising_is_timed_next():
     drive(search, seconds, 30)
     pool = search.ask(8)
     best = min(pool, key=seconds)
-    for point in [p for p in LARGER.neighbours(best).tolist()][:3]:
+    for point in LARGER.neighbours(best).tolist()[:3]:
         search.tell(point, seconds(point))
     assert search.choose(pool) in pool
     assert registry.get("random").search(LARGER, budget=9, seed=1).choose([5, 3]) == 5

@@ -64,7 +64,8 @@ def rows(folder: Path, every: Sequence[TunePlan]) -> list[dict[str, Any]]:
     result = []
     for plan in every:
         outcome = outcome_of(folder, plan.name)
-        if outcome is not None:
+        # A search that the end of the run cut off has no say.
+        if outcome is not None and outcome.evaluations >= plan.budget.evaluations:
             reached = {name: round(1e6 * s, 3) for name, s in outcome.reached_s.items()}
             row = {**row_of(plan, outcome), "backend": outcome.tuned.backend, "reached_us": reached}
             result.append(row)

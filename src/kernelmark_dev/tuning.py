@@ -82,6 +82,7 @@ def make_header(**changes: Any) -> journal.Header:
         "device": "fake",
         "pool": 2,
         "refill": 1,
+        "lag": 1,
     }
     return journal.Header(**{**fields, **changes})
 

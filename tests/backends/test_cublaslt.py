@@ -135,12 +135,13 @@ class Library:
         written._obj.value = 4 * len(listed)
 
     def MatmulAlgoCheck(self, *arguments):
-        *_, algorithm, _ = arguments
+        *_, algorithm, result = arguments
         number, tile, split, _, _, custom, stages, _, cluster = algorithm.raw[:9]
         if number == 21:
             return NOT_SUPPORTED
         good = (tile, custom) in ((20, 0), (20, 3), (24, 0)) and stages == 35 and 2 <= cluster <= 4
-        return 0 if good and split <= 3 else NOT_SUPPORTED
+        ctypes.memmove(ctypes.addressof(result) + 64, (split * 8 * 2**20).to_bytes(8, "little"), 8)
+        return 0 if good else NOT_SUPPORTED
 
     # -- the product
 
@@ -433,8 +434,9 @@ def test_the_space_lists_each_algorithm_once(library):
     library.algorithms.append(library.algorithms[0])
     space = cublaslt.backend.space(ops.parse("gemm m=4 n=4 k=4 dtype=f16"), CUDA)
     algorithms = space.parameters["algo"]
-    # Three tiles with options, three clusters, no split or one by 2 or 3; and 21 of the heuristic.
-    assert len(algorithms) == len(set(algorithms)) == 3 * 3 * 3 + 1 + 1
+    # Three tiles with options, three clusters, no split or one by 2, 3 or 4, for which the
+    # workspace is enough; and 21 and another one of the heuristic.
+    assert len(algorithms) == len(set(algorithms)) == 3 * 3 * 4 + 1 + 1
     assert space.default == {"algo": algorithms[0]}
     assert "id=66 tile=24 split_k=3 reduction=2 swizzle=0 custom=0 stages=35 inner=0 cluster=4" in (
         algorithms

@@ -1,5 +1,7 @@
 """Several backends as one: the fake one and NumPy, on the CPU and the fake device."""
 
+import contextlib
+
 import numpy as np
 import pytest
 
@@ -66,7 +68,7 @@ def test_what_supports_nothing_says_why_for_each():
 def test_it_runs_the_backend_of_the_config():
     several = backends.find("numpy,torch")
     with (
-        devices.registry.get("cpu").open(0) as device,
+        contextlib.closing(devices.registry.get("cpu").open(0)) as device,
         bench(several, GEMM, device, config=join_config("numpy", {})) as made,
     ):
         made.kernel.launch(device.stream, 0)

@@ -111,7 +111,9 @@ def test_final_rounds_turn_round_and_hold_together(tmp_path):
         assert all(two == one[::-1] for one, two in itertools.pairwise(stage))
 
 
-@pytest.mark.parametrize("pipeline", [Pipeline(pool=3, refill=0), Pipeline(pool=8, refill=7)])
+@pytest.mark.parametrize(
+    "pipeline", [Pipeline(pool=3, refill=0, lag=0), Pipeline(pool=8, refill=7, lag=5)]
+)
 def test_a_session_that_is_cut_off_anywhere_walks_on_the_same_way(tmp_path, pipeline):
     whole, outcome = driven(opened(tmp_path / "whole.jsonl", pipeline=pipeline))
     for cut in (1, 5, 11, len(whole) - 30, len(whole) - 1):

@@ -42,7 +42,7 @@ CAPABILITIES = {
     "STAGES_IDS": 13,
 }
 REDUCE_IN_COMPUTE_TYPE = 2  # cublasLtReductionScheme_t: sums of a split k are not rounded to c
-_SPLITS = (2, 3, 4, 6, 8, 12, 16)
+_SPLITS = (2, 3, 4, 6, 8)
 _CUSTOMS = 8  # values of the custom option that are tried; 67 has 152, of which none was legal
 _CLUSTERS = range(2, 21)  # cublasLtClusterShape_t; 0 is the library's choice
 _MOST_IDS, _MOST_VALUES = 256, 1024
@@ -68,11 +68,13 @@ class Algorithm:
         return " ".join(f"{name}={getattr(self, name)}" for name in ATTRIBUTES)
 
 
-def every_algorithm(matmul: _lt.LtMatmul, types: Sequence[int]) -> Iterator[Algorithm]:
-    """Yield the algorithms that support a problem. `types` are those that `MatmulAlgoInit` takes:
-    compute, scale, A, B, C, D."""
+def every_algorithm(
+    matmul: _lt.LtMatmul, types: Sequence[int], workspace: int
+) -> Iterator[Algorithm]:
+    """Yield the algorithms that support a problem with at most `workspace` bytes. `types` are those
+    that `MatmulAlgoInit` takes: compute, scale, A, B, C, D."""
     for number in _ids(matmul.library, types):
-        yield from _Family(matmul, types, number).members()
+        yield from _Family(matmul, types, number, workspace).members()
 
 
 def _ids(library: _lt.LtLibrary, types: Sequence[int]) -> list[int]:
@@ -85,7 +87,10 @@ def _ids(library: _lt.LtLibrary, types: Sequence[int]) -> list[int]:
 class _Family:
     """The algorithms with one id."""
 
-    def __init__(self, matmul: _lt.LtMatmul, types: Sequence[int], number: int) -> None:
+    def __init__(
+        self, matmul: _lt.LtMatmul, types: Sequence[int], number: int, workspace: int
+    ) -> None:
+        self._workspace = workspace
         self._matmul = matmul
         self._library = matmul.library
         self._number = number
@@ -140,7 +145,11 @@ class _Family:
         matmul = self._matmul
         described = (matmul.desc, matmul.a, matmul.b, matmul.c, matmul.d)
         arguments = (self._library.handle, *described, self._algorithm, self._result)
-        return not self._library.code("MatmulAlgoCheck", *arguments)
+        if self._library.code("MatmulAlgoCheck", *arguments):
+            return False
+        # Without it, an H200 refused each split of a large GEMM with CUBLAS_STATUS_INVALID_VALUE.
+        needed = self._result.raw[self._library.table.algo_bytes :][:8]
+        return int.from_bytes(needed, "little") <= self._workspace
 
     def _number_of(self, capability: str) -> int:
         return next(iter(self._numbers_of(capability, 1)), 0)

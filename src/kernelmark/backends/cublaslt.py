@@ -140,7 +140,7 @@ def _listed(problem: Problem, workspace: int) -> tuple[str, ...]:
     if not chosen:
         return ()
     with _lt.described(_library(), problem) as matmul:
-        every = [algorithm.text for algorithm in every_algorithm(matmul, _types(matmul))]
+        every = [algorithm.text for algorithm in every_algorithm(matmul, _types(matmul), workspace)]
     return tuple(dict.fromkeys((*map(describe, chosen), *every)))
 
 

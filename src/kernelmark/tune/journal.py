@@ -68,6 +68,7 @@ class Header:
     device: str
     pool: int
     refill: int
+    lag: int
     starts: tuple[Config, ...] = ()
     at: float = 0.0
 

@@ -40,6 +40,7 @@ from kernelmark.core.result import (
 from kernelmark.core.timing import Cache, Timer, Timing
 from kernelmark.core.units import counted, time_text
 from kernelmark.devices.base import Deferred, Device, Stream, Tensor
+from kernelmark.judge.processes import Templates
 from kernelmark.judge.side import MOST_LAUNCHES, Binding, Lost, Raised, SharedCpu, Side
 from kernelmark.judge.values import (
     NOT_REFUSED,
@@ -98,6 +99,7 @@ _ONE_THREAD = 1.2
 _NEIGHBOUR_BYTES = 64 << 20
 _ODD = 61
 _MOST_NEIGHBOURS = 3
+_SLOW_MODULES = ("torch", "triton")
 _COMPARED = 16  # inputs of a request, in a random order
 # A GPU's launches are recorded in graphs, and a queue behind a gate holds some hundreds.
 _MOST_GPU_SETS = 254
@@ -238,22 +240,27 @@ def open_device(name: str) -> Device:
     )
 
 
-def judge(question: Question) -> Verdict:
-    """Judge a kernel. What it does wrong is in the verdict; what the request does wrong raises."""
-    with contextlib.closing(open_device(question.device)) as device:
-        return _Judgement(question, device).run()
+def judge(question: Question, templates: Templates | None = None) -> Verdict:
+    """Judge a kernel. What it does wrong is in the verdict; what the request does wrong raises.
+    Several judgements are faster with the same `templates`."""
+    with contextlib.ExitStack() as stack:
+        device = stack.enter_context(contextlib.closing(open_device(question.device)))
+        own = templates or stack.enter_context(Templates())
+        return _Judgement(question, device, own).run()
 
 
 class _Judgement:
-    def __init__(self, question: Question, device: Device) -> None:
+    def __init__(self, question: Question, device: Device, templates: Templates) -> None:
         self._question = question
         self._device = device
+        self._templates = templates
         self._op = ops.registry.get(question.problem.op)
         self._seed = question.seed or secrets.token_bytes(16)
         self._values = Values(self._seed)
         self._rng = np.random.default_rng(int.from_bytes(self._seed, "little") ^ 1)
         files = (question.kernel, question.reference or "")
         self._readable = [_own_folder(Path(f)) for f in files if backends.is_file(f)]
+        self._modules = _modules_of(files)
         self._problems = [question.problem, *self._neighbours()]
         self._checks: list[Check] = []
         self._notes: list[str] = []
@@ -310,6 +317,8 @@ class _Judgement:
             threads=self._question.threads,
             readable=self._readable,
             limit_s=self._question.limit_s,
+            templates=self._templates,
+            modules=self._modules,
         )
 
     def _checker(self, problem: Problem) -> SecretChecker:
@@ -665,6 +674,17 @@ def _own_folder(file: Path) -> Path:
     shared = (Path("/"), Path.home(), Path(tempfile.gettempdir()))
     folder = file.resolve().parent
     return file if folder in [place.resolve() for place in shared] else folder
+
+
+def _modules_of(backend_names: Sequence[str]) -> tuple[str, ...]:
+    """Return the slow modules that backends seem to import, which a template imports once: only
+    the time of a judgement depends on it."""
+    texts = list(backend_names)
+    for name in backend_names:
+        if backends.is_file(name):
+            with contextlib.suppress(OSError):
+                texts.append(Path(name).read_text(errors="replace"))
+    return tuple(module for module in _SLOW_MODULES if any(module in text for text in texts))
 
 
 def _fill(checker: SecretChecker, arena: Arena, index: int) -> None:

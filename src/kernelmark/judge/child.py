@@ -154,9 +154,7 @@ def _spec(document: Mapping[str, Any]) -> dict[str, Any]:
     return {**document, "shape": tuple(document["shape"])}
 
 
-def _memory(
-    device: Device, segment: Mapping[str, Any], descriptors: Mapping[int, int]
-) -> Buffer:
+def _memory(device: Device, segment: Mapping[str, Any], descriptors: Mapping[int, int]) -> Buffer:
     if "handle" in segment:
         return MappedOnDevice(device, segment["handle"], segment["nbytes"])
     return Mapped(descriptors[segment["fd"]], segment["nbytes"], writable=segment["writable"])

@@ -113,9 +113,7 @@ class GpuValues:
         return self._device.driver.function(self._module, name)
 
 
-def _by_spec(
-    tensors: Sequence[tuple[Tensor, int]],
-) -> Iterator[tuple[TensorSpec, list[int]]]:
+def _by_spec(tensors: Sequence[tuple[Tensor, int]]) -> Iterator[tuple[TensorSpec, list[int]]]:
     """Yield each spec with the indices of at most _ROWS of its tensors."""
     groups: dict[int, tuple[TensorSpec, list[int]]] = {}
     for at, (tensor, _) in enumerate(tensors):

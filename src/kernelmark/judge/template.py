@@ -78,7 +78,7 @@ def _run(message: dict[str, Any], descriptors: list[int]) -> int:
     os.environ.update(message["variables"])
     tempfile.tempdir = None
     os.chdir(message["folder"])
-    with open(setup_file, "rb") as file:
+    with os.fdopen(setup_file, "rb") as file:
         setup = json.load(file)
     return child.main(setup, dict(zip(message["descriptors"], others, strict=True)))
 

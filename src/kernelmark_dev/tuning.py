@@ -80,8 +80,8 @@ def make_header(**changes: Any) -> journal.Header:
         "arch": "fake",
         "model": "a script",
         "device": "fake",
-        "batch": 2,
-        "ahead": 1,
+        "pool": 2,
+        "refill": 1,
     }
     return journal.Header(**{**fields, **changes})
 

@@ -26,6 +26,8 @@ DEFAULT, RELU, WITH_BIAS, GELU = 1, 2, 4, 32
 VEC32_UE8M0, OUTER_VEC_32F = 2, 3
 BATCH_COUNT, BATCH_STRIDE = 5, 6
 NOT_SUPPORTED, INVALID = 15, 7
+# Split k, reductions, tiles, the largest custom option, stages.
+CAPS = {0: [1], 1: [2], 6: [20, 23, 24], 7: [3], 13: [35]}
 
 
 def value_of(pointer, nbytes):
@@ -119,6 +121,27 @@ class Library:
     def MatmulAlgoConfigSetAttribute(self, algorithm, field, pointer, nbytes):
         algorithm[field] = value_of(pointer, nbytes.value)
 
+    # -- capabilities: 66 has two tiles with two custom options, clusters and a split k; 21 nothing
+
+    def MatmulAlgoGetIds(self, *arguments):
+        *_, numbers, count = arguments
+        numbers[:2] = [66, 21]
+        count._obj.value = 2
+
+    def MatmulAlgoCapGetAttribute(self, algorithm, capability, values, nbytes, written):
+        of = CAPS if algorithm.raw[0] == 66 else {}
+        listed = of.get(capability, [])[: nbytes // 4]
+        values[: len(listed)] = listed
+        written._obj.value = 4 * len(listed)
+
+    def MatmulAlgoCheck(self, *arguments):
+        *_, algorithm, _ = arguments
+        number, tile, split, _, _, custom, stages, _, cluster = algorithm.raw[:9]
+        if number == 21:
+            return NOT_SUPPORTED
+        good = (tile, custom) in ((20, 0), (20, 3), (24, 0)) and stages == 35 and 2 <= cluster <= 4
+        return 0 if good and split <= 3 else NOT_SUPPORTED
+
     # -- the product
 
     def Matmul(self, *arguments):
@@ -205,8 +228,10 @@ def library(monkeypatch):
     stand_in = Library()
     monkeypatch.setattr(cublaslt, "_shared_object", lambda: stand_in)
     cublaslt._library.cache_clear()
+    cublaslt._listed.cache_clear()
     yield stand_in
     cublaslt._library.cache_clear()
+    cublaslt._listed.cache_clear()
 
 
 CUDA = DeviceInfo(name="cuda:0", kind="cuda", model="none", arch="sm_90", index=0, units=132)
@@ -304,7 +329,8 @@ def test_the_space_is_that_of_the_epilogue(library):
     problem = ops.parse("gemm_epilogue m=4 n=8 k=32 dtype=bf16 act=gelu bias=yes")
     cublaslt.backend.space(problem, CUDA)
     asked = next(call for call in library.calls if call[0] == "MatmulAlgoGetHeuristic")
-    told = [call for call in library.calls if call[0] == "MatmulDescSetAttribute"]
+    before = library.calls[: library.calls.index(asked)]
+    told = [call for call in before if call[0] == "MatmulDescSetAttribute"]
     assert asked[2].value == told[-1][1].value
     assert [value_of(call[3], 4) for call in told if call[2] == EPILOGUE] == [36]
 
@@ -406,10 +432,18 @@ def test_the_space_lists_each_algorithm_once(library):
     library.workspace = 32 * 2**20  # PyTorch's on an H200
     library.algorithms.append(library.algorithms[0])
     space = cublaslt.backend.space(ops.parse("gemm m=4 n=4 k=4 dtype=f16"), CUDA)
-    assert len(space.parameters["algo"]) == 2
-    assert space.default == {"algo": space.parameters["algo"][0]}
+    algorithms = space.parameters["algo"]
+    # Three tiles with options, three clusters, no split or one by 2 or 3; and 21 of the heuristic.
+    assert len(algorithms) == len(set(algorithms)) == 3 * 3 * 3 + 1 + 1
+    assert space.default == {"algo": algorithms[0]}
+    assert "id=66 tile=24 split_k=3 reduction=2 swizzle=0 custom=0 stages=35 inner=0 cluster=4" in (
+        algorithms
+    )
+    rows, columns, *_ = space.traits["algo"](algorithms[-1])
+    assert (rows, columns) == (256, 128)
     assert library.made == {}
     library.algorithms.clear()
+    cublaslt._listed.cache_clear()
     assert cublaslt.backend.space(ops.parse("gemm m=4 n=4 k=4 dtype=f16"), CUDA) is None
 
 

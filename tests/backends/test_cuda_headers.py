@@ -5,12 +5,14 @@ Headers come from nvcc's folder, from NVIDIA's wheels or from $CPATH, as for the
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from kernelmark.backends import _cublaslt_space as space
 from kernelmark.backends import cublaslt
 
 from .header_names import DESC, TYPES
@@ -58,8 +60,10 @@ def test_cublaslt_s_numbers():
     pairs |= {epilogue(*which): n for which, n in table.epilogues.items()}
     pairs |= {
         f"CUBLASLT_ALGO_CONFIG_{ALGORITHM[name]}": number
-        for name, number, _ in cublaslt._ATTRIBUTES
+        for name, (number, _) in space.ATTRIBUTES.items()
     }
+    pairs |= {f"CUBLASLT_ALGO_CAP_{name}": number for name, number in space.CAPABILITIES.items()}
+    pairs |= {"CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE": space.REDUCE_IN_COMPUTE_TYPE}
     pairs |= {
         "CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT": table.layout["batch_count"],
         "CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET": table.layout["batch_stride"],
@@ -81,3 +85,18 @@ def test_cublaslt_s_numbers():
     text = "\n".join(lines)
     done = subprocess.run([*command, "-x", "c++", "-"], input=text, capture_output=True, text=True)
     assert [line for line in done.stderr.splitlines() if "error" in line] == []
+
+
+def test_tiles_have_the_sizes_of_their_names():
+    headers = [folder / "cublasLt.h" for folder in folders()]
+    header = next((path for path in headers if path.is_file()), None)
+    if header is None:
+        pytest.skip("needs cublasLt.h: install the CUDA toolkit, or set CPATH to its folder")
+    named = re.findall(r"CUBLASLT_MATMUL_TILE_(\d+)x(\d+) = (\d+)", header.read_text())
+    tiles = {int(number): (int(m), int(n)) for m, n, number in named}
+    assert len(tiles) > 600
+    ours = dict(enumerate(space.tile_sizes()))
+    # The last ones, of 1024 columns or of one, are no product of multiples of 8 and 64.
+    assert {n: size for n, size in ours.items() if 0 < n <= 630} == {
+        n: size for n, size in tiles.items() if n <= 630
+    }

@@ -113,7 +113,7 @@ def test_another_plan_or_version_is_refused_with_a_hint(path, name):
     with pytest.raises(UsageError, match=name.split("_")[0]) as caught:
         journal.begin(dataclasses.replace(HEADER, **{name: "z"}))
     assert caught.value.hint
-    other = dataclasses.replace(HEADER, batch=7, starts=(), device="fake:1")
+    other = dataclasses.replace(HEADER, pool=7, starts=(), device="fake:1")
     assert journal.begin(other) == HEADER  # the first stays
 
 

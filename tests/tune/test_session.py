@@ -12,15 +12,7 @@ from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Status, config_key
 from kernelmark.devices.fake import FakeDevice
 from kernelmark.tune import strategies
-from kernelmark.tune.driver import (
-    MAX_FAILURES,
-    Pipeline,
-    Session,
-    Winner,
-    distance,
-    mapped,
-    starts_from,
-)
+from kernelmark.tune.driver import MAX_FAILURES, Pipeline, Session, Winner, distance, starts_from
 from kernelmark.tune.evaluate import Evaluator, ladder, static_reason
 from kernelmark.tune.journal import Journal, Trial, out_of_minutes, read_journal
 from kernelmark.tune.plans import Budget
@@ -119,7 +111,7 @@ def test_final_rounds_turn_round_and_hold_together(tmp_path):
         assert all(two == one[::-1] for one, two in itertools.pairwise(stage))
 
 
-@pytest.mark.parametrize("pipeline", [Pipeline(batch=3), Pipeline(batch=4, ahead=2)])
+@pytest.mark.parametrize("pipeline", [Pipeline(pool=3, refill=0), Pipeline(pool=8, refill=7)])
 def test_a_session_that_is_cut_off_anywhere_walks_on_the_same_way(tmp_path, pipeline):
     whole, outcome = driven(opened(tmp_path / "whole.jsonl", pipeline=pipeline))
     for cut in (1, 5, 11, len(whole) - 30, len(whole) - 1):
@@ -128,7 +120,7 @@ def test_a_session_that_is_cut_off_anywhere_walks_on_the_same_way(tmp_path, pipe
         before, _ = driven(first, most=cut)
         first.journal.close()
         # What it would be opened with now is not what it was begun with.
-        second = opened(path, pipeline=Pipeline(batch=9), winners=[])
+        second = opened(path, pipeline=Pipeline(pool=9), winners=[])
         after, again = driven(second)
         assert again.tuned == outcome.tuned
         assert set(names(before + after)) == set(names(whole))
@@ -139,7 +131,7 @@ def test_a_session_that_is_cut_off_anywhere_walks_on_the_same_way(tmp_path, pipe
 @pytest.mark.parametrize("strategy", strategies.registry.names())
 def test_every_strategy_can_be_replayed(tmp_path, strategy):
     plan = fake_plans(1, evaluations=30, strategy=strategy)[0]
-    pipeline = Pipeline(batch=4, ahead=2)
+    pipeline = Pipeline(pool=8, refill=7)
     whole, outcome = driven(opened(tmp_path / "whole.jsonl", plan, pipeline=pipeline), say=faulty)
     first = opened(tmp_path / "cut.jsonl", plan, pipeline=pipeline)
     before, _ = driven(first, most=17, say=faulty)
@@ -174,7 +166,7 @@ def test_a_plan_without_a_right_candidate_is_given_up(tmp_path):
     asked, outcome = driven(session, say=lambda r, p: answer(r, p, bad=Status.CRASHED))
     assert not outcome.kept
     assert outcome.reason
-    assert len(asked) <= MAX_FAILURES + session.header.batch
+    assert len(asked) == MAX_FAILURES
 
 
 def budget(evaluations, minutes=0.0):
@@ -238,25 +230,25 @@ def climbed(path, factors, info=INFO):
     journal = Journal(path)
     evaluator = Evaluator(PLAN, info, journal)
     configs = [{"tile_m": i} for i in range(len(factors))]
-    work = evaluator.batch(configs)
-    for step in work:
-        for request in step.requests:
-            factor = factors[int(request.case.config["tile_m"])]
-            journal.record(
-                Trial(
-                    config=request.case.config,
-                    step=request.step,
-                    status=Status.OK,
-                    seconds=1e-5 * factor,
+    for config, factor in zip(configs, factors, strict=True):
+        for step in evaluator.evaluate(config):
+            for request in step.requests:
+                journal.record(
+                    Trial(
+                        config=request.case.config,
+                        step=request.step,
+                        status=Status.OK,
+                        seconds=1e-5 * factor,
+                    )
                 )
-            )
     return [journal.reached([s.name for s in evaluator.steps])[i].step for i in range(len(configs))]
 
 
 @pytest.mark.parametrize(
     ("factors", "info", "steps"),
     [
-        ([1.0, 1.04, 1.2, 2.0, 5.0, 1.5], INFO, ["full"] * 2 + ["short"] * 4),
+        ([1.2, 2.0, 5.0, 1.5, 1.0, 1.04], INFO, ["full"] * 2 + ["short"] * 4),
+        ([1.2, 2.0, 5.0, 1.0, 1.04, 1.5], INFO, ["full"] * 3 + ["short"] * 3),
         ([1.0, 1.2, 1.4, 9.0, 8.0, 7.0], CPU, ["full", "short"] + ["look"] * 4),
         ([1.0] * 9, INFO, ["full"] * 3 + ["short"] * 6),  # at most a third climbs
     ],
@@ -313,8 +305,8 @@ def test_the_nearest_winners_of_like_problems_are_starts(tmp_path):
         points,
     )
     assert [dict(c) for c in found] == [near, far]
-    assert mapped({**config, "tile_m": 100}, points)["tile_m"] == 128
-    assert mapped({"tile_m": 16}, points) is None
+    assert points.nearest({**config, "tile_m": 100})["tile_m"] == 128
+    assert points.nearest({"tile_m": 16}) is None
 
 
 def test_distance_is_in_doublings():

@@ -63,7 +63,7 @@ def folder(tmp_path):
     return made
 
 
-HEADER = make_header(plan=search_digest(PLAN), problem=PLAN.problem.key, batch=4)
+HEADER = make_header(plan=search_digest(PLAN), problem=PLAN.problem.key, pool=4)
 
 
 @pytest.fixture

@@ -491,7 +491,8 @@ def plan(
 ) -> Planned:
     """Write a plan for each problem of a tuning folder that is worth tuning.
 
-    backend: the backend to tune.
+    backend: the backend to tune, or several with commas between them: the winner of a problem is
+        the best config of all.
     reference: the backend to beat (default: that of the summary, else the default config).
     device, arch: the target device, or its architecture if it is not in this machine.
     thr: least share of the workload's time, in percent (default: the summary's selection).
@@ -508,7 +509,9 @@ def plan(
     info = _target(device, arch, summary)
     chosen = Settings(
         backend=backend,
-        reference=backends.canonical(reference or (summary.basis.backend if summary else backend)),
+        reference=backends.canonical(
+            reference or (summary.basis.backend if summary else backends.names_of(backend)[0])
+        ),
         strategy=strategy,
         seed=seed,
         budget=budget or Budget(),

@@ -28,14 +28,20 @@ FILES = (".py", ".cu", ".hip")
 class BackendRef:
     """A backend as it was named, not loaded yet: a file may need packages that only another
     environment has. `name` keys series in history: for a kernel file `./mine.py` if it is in the
-    working directory or below, else its full path."""
+    working directory or below, else its full path. `parts` are those of several backends that are
+    tuned as one, `cublaslt,triton`."""
 
     name: str
     file: Path | None = None  # the resolved path of a kernel file; None for a registered backend
+    parts: tuple[BackendRef, ...] = ()
 
     def load(self) -> Backend:
         """Import the backend. The file of a user is executed, once per process: only workers do
         this, and others use `runners.kernel_files`."""
+        if self.parts:
+            from kernelmark.backends._several import Several
+
+            return Several([part.load() for part in self.parts])
         if self.file is None:
             return registry.get(self.name)
         # By the path too: after a change of directory, the same name is another file.
@@ -43,8 +49,12 @@ class BackendRef:
 
 
 def parse(text: str) -> BackendRef:
-    """Return the backend that a user or a stored case names. A kernel file may be missing; a name
-    that is neither of a registered backend nor of a kernel file raises UsageError."""
+    """Return the backend that a user or a stored case names, or several with commas between them. A
+    kernel file may be missing; a name that is neither of a registered backend nor of a kernel file
+    raises UsageError."""
+    if len(names := names_of(text)) > 1:
+        parts = parse_all(names)
+        return BackendRef(",".join(part.name for part in parts), parts=parts)
     if is_file(text):
         # Resolve now: a relative path would name another file after a change of directory.
         return BackendRef(canonical(text), Path(text).expanduser().resolve())
@@ -64,8 +74,15 @@ def find(name: str) -> Backend:
     return parse(name).load()
 
 
+def names_of(name: str) -> tuple[str, ...]:
+    """Return the names of several backends that are tuned as one; of one backend, its own."""
+    return tuple(dict.fromkeys(part.strip() for part in name.split(",") if part.strip()))
+
+
 def canonical(name: str) -> str:
     """Return the name in a BackendRef; that of a registered or unknown backend is unchanged."""
+    if len(names := names_of(name)) > 1:
+        return ",".join(map(canonical, names))
     if not is_file(name):
         return name
     path, folder = Path(name).expanduser().resolve(), Path.cwd()
@@ -76,7 +93,7 @@ def is_file(name: str) -> bool:
     """Return whether a backend's name is the path of a user's kernel file."""
     # No registered name has a slash: for paths, the registry need not read the entry points of
     # every installed distribution.
-    return name.endswith(FILES) and ("/" in name or name not in registry)
+    return name.endswith(FILES) and "," not in name and ("/" in name or name not in registry)
 
 
 def _unknown(name: str) -> UsageError:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -331,15 +332,22 @@ class LtKernel(Kernel):
             self._device.free(self._workspace)
 
 
-def list_algorithms(library: LtLibrary, problem: Problem, most: int, workspace: int) -> list[bytes]:
-    """Return the algorithms that the heuristic offers for a problem with at most `workspace` bytes,
-    best first."""
+@contextmanager
+def described(library: LtLibrary, problem: Problem) -> Iterator[LtMatmul]:
+    """Yield the descriptors of a problem, with placeholders for its vectors."""
     matmul = LtMatmul(library, problem)
     try:
         matmul.expect([spec.name for spec in ops.registry.get(problem.op).tensors(problem)])
-        return [result[: library.table.algo_bytes] for result in matmul.heuristics(most, workspace)]
+        yield matmul
     finally:
         matmul.close()
+
+
+def list_algorithms(library: LtLibrary, problem: Problem, most: int, workspace: int) -> list[bytes]:
+    """Return the algorithms that the heuristic offers for a problem with at most `workspace` bytes,
+    best first."""
+    with described(library, problem) as matmul:
+        return [result[: library.table.algo_bytes] for result in matmul.heuristics(most, workspace)]
 
 
 def list_space(name: str, values: Iterable[str], fixed: Config) -> Space | None:

@@ -1,15 +1,16 @@
-"""cuBLASLt through ctypes: the heuristic's choice, or any algorithm that it lists, as a config."""
+"""cuBLASLt through ctypes: the heuristic's choice, or any algorithm as a config."""
 
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import functools
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from kernelmark.backends import _lt, _rules
+from kernelmark.backends._cublaslt_space import ATTRIBUTES, every_algorithm, traits
 from kernelmark.backends.base import Backend, Kernel
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import UsageError
@@ -21,6 +22,7 @@ from kernelmark.devices.base import ArgumentSet, Device
 from kernelmark.gpu.library import missing_library
 
 MOST_ALGORITHMS = 256
+_HEURISTIC = 8  # algorithms that the heuristic returns at most, whatever is requested
 
 # From library_types.h, cublas_api.h and cublasLt.h; tests/backends/test_cuda_headers.py compares
 # them with CUDA 12.9 and 13.8.
@@ -61,19 +63,6 @@ _EXAMPLES = (
     *("!*scale=block*", "!*fnuz*", "!*i8 alpha=*", "!*act=silu*", "!*f4e2m1*"),
 )
 
-# An algorithm's attributes in the order of the config's text, with their C types.
-_ATTRIBUTES: tuple[tuple[str, int, Any], ...] = (
-    ("id", 0, ctypes.c_int32),
-    ("tile", 1, ctypes.c_uint32),
-    ("split_k", 2, ctypes.c_int32),
-    ("reduction", 3, ctypes.c_uint32),
-    ("swizzle", 4, ctypes.c_uint32),
-    ("custom", 5, ctypes.c_uint32),
-    ("stages", 6, ctypes.c_uint32),
-    ("inner", 7, ctypes.c_uint16),
-    ("cluster", 8, ctypes.c_uint16),
-)
-
 
 def _candidates() -> list[str]:
     spec = importlib.util.find_spec("nvidia")
@@ -104,7 +93,7 @@ def describe(algorithm: bytes) -> str:
     """Format an algorithm as text that `parse` reads: id=66 tile=20 …"""
     buffer = ctypes.create_string_buffer(algorithm, TABLE.algo_bytes)
     parts = []
-    for name, number, kind in _ATTRIBUTES:
+    for name, (number, kind) in ATTRIBUTES.items():
         value, written = kind(), ctypes.c_size_t()
         code = _library().code(
             "MatmulAlgoConfigGetAttribute",
@@ -126,25 +115,33 @@ def parse(text: str, matmul: _lt.LtMatmul) -> bytes:
         raise UsageError(f"{text!r} is not a cuBLASLt algorithm", hint="id=… tile=… …") from None
     if "id" not in attributes:
         raise UsageError(f"{text!r} names no algorithm", hint="begin with id=…")
-    types, problem = TABLE.types, matmul.problem
     algorithm = ctypes.create_string_buffer(TABLE.algo_bytes)
     _library().call(
-        "MatmulAlgoInit",
-        _library().handle,
-        TABLE.compute[problem.dtypes["acc"]],
-        types[matmul.scale_type],
-        types[problem.dtypes["b"]],
-        types[problem.dtypes["a"]],
-        types[matmul.c_type],
-        types[problem.dtypes["c"]],
-        attributes["id"],
-        algorithm,
+        "MatmulAlgoInit", _library().handle, *_types(matmul), attributes["id"], algorithm
     )
-    for name, number, kind in _ATTRIBUTES[1:]:
-        if name in attributes:
+    for name, (number, kind) in ATTRIBUTES.items():
+        if name in attributes and name != "id":
             attribute = (algorithm, number, *_lt.reference_to(kind(attributes[name])))
             _library().call("MatmulAlgoConfigSetAttribute", *attribute)
     return algorithm.raw
+
+
+def _types(matmul: _lt.LtMatmul) -> tuple[int, ...]:
+    """Return the types that choose an algorithm: compute, scale, A, B, C, D of the library."""
+    types, dtypes = TABLE.types, matmul.problem.dtypes
+    kinds = (matmul.scale_type, dtypes["b"], dtypes["a"], matmul.c_type, dtypes["c"])
+    return TABLE.compute[matmul.scale_type], *(types[kind] for kind in kinds)
+
+
+@functools.lru_cache(maxsize=64)
+def _listed(problem: Problem, workspace: int) -> tuple[str, ...]:
+    """Return the algorithms for a problem as texts, those of the heuristic first."""
+    chosen = _lt.list_algorithms(_library(), problem, MOST_ALGORITHMS, workspace)
+    if not chosen:
+        return ()
+    with _lt.described(_library(), problem) as matmul:
+        every = [algorithm.text for algorithm in every_algorithm(matmul, _types(matmul))]
+    return tuple(dict.fromkeys((*map(describe, chosen), *every)))
 
 
 class CublasLt(Backend):
@@ -197,8 +194,12 @@ class CublasLt(Backend):
     def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
         fixed = self.settings(info)
         workspace = _lt.workspace_bytes(TABLE, fixed, info)
-        algorithms = _lt.list_algorithms(_library(), problem, MOST_ALGORITHMS, workspace)
-        return _lt.list_space("algo", map(describe, algorithms), fixed)
+        space = _lt.list_space("algo", _listed(problem, workspace), fixed)
+        if space is None:
+            return None
+        few = space.parameters["algo"][1:_HEURISTIC]
+        seeds = tuple(FrozenDict({"algo": text, **fixed}) for text in few)
+        return dataclasses.replace(space, seeds=seeds, traits=FrozenDict({"algo": traits}))
 
     def prepare(
         self, problem: Problem, config: Config, device: Device, sets: Sequence[ArgumentSet]

@@ -50,6 +50,27 @@ def config_key(config: Config) -> str:
     return _config_text(dict(config)) if config else "{}"
 
 
+BACKEND = "backend"  # the parameter of a union of spaces that names the backend of a config
+
+
+def join_config(backend: str, config: Config) -> Config:
+    """Return a backend's config as a point of a union of spaces."""
+    return FrozenDict({BACKEND: backend, **{f"{backend}.{n}": v for n, v in config.items()}})
+
+
+def split_config(config: Config) -> tuple[str, Config]:
+    """Return the backend of a point of a union of spaces, and its own config."""
+    backend = str(config.get(BACKEND, ""))
+    others = {name: value for name, value in config.items() if name != BACKEND}
+    own = {n.removeprefix(f"{backend}."): v for n, v in others.items()}
+    if not backend or any(not name.startswith(f"{backend}.") for name in others):
+        raise UsageError(
+            f"{config_key(config)} is no config of several backends",
+            hint="it is backend=NAME, and the parameters of that one as NAME.PARAMETER=VALUE",
+        )
+    return backend, FrozenDict(own)
+
+
 class _CaseMemory:
     __slots__ = ("_id", "_series")
 
@@ -628,7 +649,13 @@ class Space:
     `forbids` allows.
 
     `opt_in` are more parameters, the default value first, that are searched only if a plan lists
-    values of them."""
+    values of them.
+
+    `traits` describe the values of a parameter that are names, such as solutions of a library, by
+    numbers, always as many, that a model of their times may learn from.
+
+    `alternatives` are the spaces of several backends, by name, of which a config is a point of one:
+    see `union`."""
 
     parameters: Mapping[str, tuple[ConfigValue, ...]]
     default: Config = field(default_factory=FrozenDict)
@@ -638,6 +665,32 @@ class Space:
     exact: bool = False
     check: Callable[[Sequence[Config]], Sequence[str]] | None = None
     opt_in: Mapping[str, tuple[ConfigValue, ...]] = field(default_factory=FrozenDict)
+    traits: Mapping[str, Callable[[ConfigValue], tuple[float, ...]]] = field(
+        default_factory=FrozenDict
+    )
+    alternatives: Mapping[str, Space] = field(default_factory=FrozenDict)
+
+    @classmethod
+    def union(cls, spaces: Mapping[str, Space]) -> Space:
+        """Return the space of several backends: `backend=triton triton.block_m=64 …`. It starts
+        from the default of the first, then come those of the others and the seeds of all."""
+        every = spaces.items()
+        defaults = [join_config(name, space.default) for name, space in every]
+        seeds = [join_config(name, seed) for name, space in every for seed in space.seeds]
+        return cls(
+            parameters=FrozenDict(
+                {
+                    BACKEND: tuple(spaces),
+                    **{f"{n}.{p}": v for n, space in every for p, v in space.parameters.items()},
+                }
+            ),
+            default=defaults[0],
+            seeds=(*defaults[1:], *seeds),
+            opt_in=FrozenDict(
+                {f"{n}.{p}": v for n, space in every for p, v in space.opt_in.items()}
+            ),
+            alternatives=FrozenDict(spaces),
+        )
 
     @property
     def products(self) -> list[list[tuple[ConfigValue, ...]]]:
@@ -653,9 +706,15 @@ class Space:
     @property
     def size(self) -> int:
         """The number of combinations, illegal ones included."""
+        if self.alternatives:
+            return sum(space.size for space in self.alternatives.values())
         return sum(math.prod(map(len, values)) for values in self.products)
 
     def __iter__(self) -> Iterator[Config]:
+        for backend, space in self.alternatives.items():
+            yield from (join_config(backend, config) for config in space)
+        if self.alternatives:
+            return
         names = list(self.parameters)
         for product in self.products:
             for values in itertools.product(*product):

@@ -18,7 +18,7 @@ from kernelmark.tune import journal
 from kernelmark.tune.evaluate import Candidate, CheckVerdict, PlanCheck, spilled_bytes
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.journal import PlanStatus, Trial
-from kernelmark.tune.plans import Draft, Fate, Refused, TunePlan
+from kernelmark.tune.plans import Draft, Fate, Refused, TunePlan, combinations
 from kernelmark.tune.results import Metrics, Outcome
 from kernelmark.tune.summary import Cost, Summary
 
@@ -196,14 +196,16 @@ def _status_row(status: PlanStatus) -> tuple[str, ...]:
 
 def tuned_text(outcome: Outcome) -> str:
     """Return the config that was compared with the reference."""
-    return config_text(outcome.tuned.config) or NONE
+    tuned = outcome.tuned
+    text = config_text(tuned.config)
+    return (f"{tuned.backend} {text}".strip() if outcome.reached_s else text) or NONE
 
 
 def _evaluated(plan: TunePlan, count: int) -> str:
     """Return `12 of 100`; without the total if the budget was lowered below what was evaluated."""
     # A space listed in the plan may have fewer combinations; the backend's own space is not known
     # here.
-    listed = math.prod(len(values) for values in plan.space.values()) if plan.space else math.inf
+    listed = combinations(plan.space) if plan.space else math.inf
     budget = int(min(plan.budget.evaluations, listed))
     return f"{count} of {budget}" if count <= budget else str(count)
 

@@ -229,6 +229,8 @@ def harmless(result: Result) -> bool:
 
 def compiles(name: str) -> bool:
     """Return whether a backend has anything to compile ahead."""
+    if len(names := backends.names_of(name)) > 1:
+        return any(map(compiles, names))
     if backends.is_file(name):  # not executed here
         return not name.endswith(".py")
     try:

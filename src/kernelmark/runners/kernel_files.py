@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelmark import backends, ops
 from kernelmark.backends import BackendRef
+from kernelmark.backends._several import Several
 from kernelmark.backends.base import Backend, Kernel
 from kernelmark.core import codec, errors
 from kernelmark.core.environment import DeviceInfo
@@ -48,6 +49,8 @@ def find(name: str) -> Backend:
 
 def load(ref: BackendRef) -> Backend:
     """Return a backend; that of a kernel file has no code of the file."""
+    if ref.parts:
+        return Several([load(part) for part in ref.parts])
     return ref.load() if ref.file is None else _session().file(ref)
 
 

@@ -5,10 +5,10 @@ A session yields requests and reads the results from its journal; the driver mea
 request depends on earlier results only. A session that is restarted with the same journal therefore
 repeats the same requests, without measuring, up to where it was interrupted.
 
-Each device times one case at a time. Cores compile what the sessions request next: while one
-session's batch is compiled, another's is timed. Sessions open in a window over the list of plans,
-longest first, so that the winners a session starts from depend on the list, and not on which
-session ended first.
+Each device times one case at a time. Cores compile what the sessions may request next: each session
+has a pool of candidates, of which it times the most promising by all results so far. Sessions open
+in a window over the list of plans, longest first, so that the winners a session starts from depend
+on the list, and not on which session ended first.
 """
 
 from __future__ import annotations
@@ -16,19 +16,18 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from kernelmark.backends import names_of
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError, UsageError
-from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.metric import Roof
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
-from kernelmark.core.result import Case, Config, ConfigValue, Status, config_key
+from kernelmark.core.result import Case, Config, Status, config_key, join_config
 from kernelmark.host.cache import digest
 from kernelmark.runners import kernel_files
 from kernelmark.runners.capture import kernelmark_version
@@ -68,7 +67,7 @@ from kernelmark.tune.journal import (
 from kernelmark.tune.plans import TunePlan, decision_digest, plan_digest, search_digest, space_of
 from kernelmark.tune.progress import Began, Ended, Evaluated, Event, Expected, Retired, Tally
 from kernelmark.tune.results import Outcome
-from kernelmark.tune.strategies.base import Points
+from kernelmark.tune.strategies.base import Points, doublings
 
 _MOST_STARTS = 3  # winners of similar problems
 
@@ -88,15 +87,20 @@ def starts_from(
 ) -> list[Config]:
     """Return winners of problems that differ from the plan's in sizes only, mapped to points of
     its space, nearest problem first."""
+    names = names_of(plan.backend)
     near = [
-        (distance(plan.problem, winner.problem), config_key(winner.config), winner)
+        (
+            distance(plan.problem, winner.problem),
+            config_key(winner.config),
+            join_config(winner.backend, winner.config) if len(names) > 1 else winner.config,
+        )
         for winner in winners
-        if winner.backend == plan.backend and winner.arch == arch
+        if winner.backend in names and winner.arch == arch
     ]
     near = sorted((n for n in near if math.isfinite(n[0])), key=lambda n: n[:2])
     configs: dict[str, Config] = {}
-    for _, _, winner in near:
-        config = mapped(winner.config, points)
+    for _, _, winning in near:
+        config = points.nearest(winning)
         if config is not None:
             configs.setdefault(config_key(config), config)
         if len(configs) == _MOST_STARTS:
@@ -110,50 +114,25 @@ def distance(problem: Problem, other: Problem) -> float:
         return math.inf
     if problem.dims.keys() != other.dims.keys():
         return math.inf
-    return math.sqrt(sum(_doublings(problem.dims[n], other.dims[n]) ** 2 for n in problem.dims))
+    return math.sqrt(sum(doublings(problem.dims[n], other.dims[n]) ** 2 for n in problem.dims))
 
 
-def mapped(config: Config, points: Points) -> Config | None:
-    """Return `config` with each value replaced by the nearest of the space, None if the result is
-    not a point."""
-    if set(config) != set(points.names):
-        return None
-    near = {
-        name: _nearest(config[name], values)
-        for name, values in zip(points.names, points.values, strict=True)
-    }
-    nearest = FrozenDict(near)
-    return None if points.index(nearest) is None else nearest
-
-
-def _nearest(value: ConfigValue, values: tuple[ConfigValue, ...]) -> ConfigValue:
-    if value in values or isinstance(value, str | bool):
-        return value
-    numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
-    return min(numbers, key=lambda v: _doublings(v, value), default=value)
-
-
-def _doublings(value: float, other: float) -> float:
-    if value <= 0 or other <= 0:
-        return abs(value - other)
-    return abs(math.log2(value / other))
-
-
-# A search ends after this many failed candidates without a success.
-MAX_FAILURES = 16
+# A search ends after this many failed candidates without a success. In a space in which nine of ten
+# fail, 1 of 100 searches does.
+MAX_FAILURES = 44
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """The candidates per batch, and the number of batches in progress: with two, one is compiled
-    while the other is timed."""
+    """The number of candidates that are proposed and compiled before they are timed, and how few
+    are left when more are proposed. The next one to time is chosen again after each result."""
 
-    batch: int = 4
-    ahead: int = 1
+    pool: int = 4
+    refill: int = 3
 
 
 class Session:
-    """The search of one plan on one device. Setting `stop` ends it after the current batch."""
+    """The search of one plan on one device. Setting `stop` ends it after the current candidate."""
 
     def __init__(
         self,
@@ -194,8 +173,8 @@ class Session:
                 arch=info.arch,
                 model=info.model,
                 device=info.name,
-                batch=pipeline.batch,
-                ahead=pipeline.ahead,
+                pool=pipeline.pool,
+                refill=pipeline.refill,
                 starts=tuple(starts),
                 at=now(),
             )
@@ -265,32 +244,27 @@ class Session:
 
     def _search(self) -> Work[None]:
         numbers = (self._points.index(config) for config in self.header.starts)
-        search = strategies.registry.get(self.plan.strategy).begin(
+        search = strategies.registry.get(self.plan.strategy).search(
             self._points,
             budget=self.limit,
             seed=self.plan.seed,
             starts=[number for number in numbers if number is not None],
         )
-        batches: deque[list[int]] = deque()
+        pool: list[int] = []
         proposed = 0
         while not self._over:
-            while len(batches) < self.header.ahead and proposed < self.limit:
-                batch = search.ask(min(self.header.batch, self.limit - proposed))
-                if not batch:
-                    break
-                proposed += len(batch)
-                batches.append(batch)
-            if not batches:
+            if len(pool) <= self.header.refill and proposed < self.limit:
+                more = search.ask(min(self.header.pool - len(pool), self.limit - proposed))
+                proposed += len(more)
+                pool += more
+            if not pool:
                 return
-            batch = batches.popleft()
-            ahead = [self._points.config(point) for later in batches for point in later]
-            trials = yield from self._evaluator.batch(self._configs(batch), ahead)
-            for point, trial in zip(batch, trials, strict=True):
-                search.tell(point, trial.seconds if trial.ok else None)
-                self._learn(trial)
-
-    def _configs(self, batch: list[int]) -> list[Config]:
-        return [self._points.config(point) for point in batch]
+            point = search.choose(pool)
+            pool.remove(point)
+            ahead = [self._points.config(later) for later in pool]
+            trial = yield from self._evaluator.evaluate(self._points.config(point), ahead)
+            search.tell(point, trial.seconds if trial.ok else None)
+            self._learn(trial)
 
     def _learn(self, trial: Trial) -> None:
         if not trial.ok or trial.seconds is None:
@@ -318,7 +292,7 @@ def library_version(backend: str) -> str:
 
 # Sessions that are open on a device at once: enough that one of them has something to time.
 OPEN = 6
-_LARGEST_BATCH = 16
+_LARGEST_POOL = 16
 
 OnEvent = Callable[[Event], None]
 
@@ -383,15 +357,14 @@ class Driver:
         self._tally = Tally(self.plans, self._deadline, runner.infos[0])
 
     def _choose_pipeline(self, jobs: int, kind: str) -> Pipeline:
-        """Return batches small enough to learn between them, and large enough to keep every core
-        busy."""
-        sessions = max(1, self._window // len(self._devices))
+        """Return pools that keep every core busy. On a CPU, where compilers would disturb the
+        timing, a pool is compiled as a whole."""
         cores = max(1, jobs // len(self._devices))
         if kind == "cpu":
-            return Pipeline(batch=max(2, min(cores, _LARGEST_BATCH)))
-        if sessions == 1:
-            return Pipeline(batch=max(2, min(cores, _LARGEST_BATCH)), ahead=2)
-        return Pipeline(batch=max(2, min(-(-3 * cores // (2 * sessions)), _LARGEST_BATCH)))
+            return Pipeline(pool=min(cores, _LARGEST_POOL), refill=0)
+        sessions = max(1, self._window // len(self._devices))
+        pool = max(2, min(-(-3 * cores // (2 * sessions)), _LARGEST_POOL))
+        return Pipeline(pool=pool, refill=pool - 1)
 
     def run(self) -> None:
         """Tune until every plan has its outcome or time is up. All workers end with it."""

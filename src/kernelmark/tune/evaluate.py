@@ -14,6 +14,7 @@ import dataclasses
 import math
 import os
 import statistics
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -24,16 +25,7 @@ import numpy as np
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.reason import Reason, shorten
-from kernelmark.core.result import (
-    Case,
-    Config,
-    KernelInfo,
-    Measurement,
-    Result,
-    Space,
-    Status,
-    config_key,
-)
+from kernelmark.core.result import Case, Config, KernelInfo, Measurement, Result, Space, Status
 from kernelmark.core.timing import Timer, Timing
 from kernelmark.core.units import bytes_text
 from kernelmark.gpu.architectures import absent
@@ -48,14 +40,14 @@ from kernelmark.tune.strategies.base import Points
 
 # Spilled bytes per thread on an NVIDIA GPU. No candidate that spilled more has ever won.
 MAX_SPILLED_BYTES = 256
-# Largest fraction of a batch that climbs a step.
+# Largest fraction of the candidates that are timed at higher steps without being a new best.
 CLIMBING = 1 / 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialStep:
-    """A fidelity. A candidate climbs to the next step if its time is at most `within` times the
-    best time of this step."""
+    """A fidelity. A candidate climbs to the next step only if its time is at most `within` times
+    the best time of this step."""
 
     name: str
     timing: Timing
@@ -160,7 +152,7 @@ def static_reason(resources: Mapping[str, int], info: DeviceInfo) -> Reason | No
 
 
 class Evaluator:
-    """Evaluator of one plan's candidates, batch by batch."""
+    """Evaluator of one plan's candidates."""
 
     def __init__(self, plan: TunePlan, info: DeviceInfo, journal: Journal) -> None:
         self.plan = plan
@@ -168,47 +160,40 @@ class Evaluator:
         self.journal = journal
         self.steps = ladder(info)
         self._best: dict[str, float] = {}
+        self._timed: Counter[str] = Counter()
+        self._climbed: Counter[str] = Counter()
 
-    def batch(self, configs: Sequence[Config], ahead: Iterable[Config] = ()) -> Work[list[Trial]]:
-        """Request the timings of a batch; return the trial of the highest step of each config."""
+    def evaluate(self, config: Config, ahead: Iterable[Config] = ()) -> Work[Trial]:
+        """Request the timings of a candidate; return its trial of the highest step. Configs of
+        `ahead` are compiled meanwhile."""
         later = tuple(self.case(config, self.steps[0].timing) for config in ahead)
-        reached = yield from self._timed(configs, self.steps[0], later)
-        for step, above in zip(self.steps, self.steps[1:], strict=False):
-            climbing = self._climbing(reached, step)
-            if not climbing:
+        for step in self.steps:
+            trial = self.journal.find(config=config, step=step.name)
+            if trial is None:
+                request = Request(case=self.case(config, step.timing), step=step.name)
+                yield TrialRound(requests=(request,), ahead=later)
+                trial = self.journal.find(config=config, step=step.name)
+                assert trial is not None
+            if not self._climbs(trial, step):
                 break
-            for trial in (yield from self._timed(climbing, above, later)):
-                reached[_index_of(reached, trial.config)] = trial
-        return reached
+        return trial
 
     def case(self, config: Config, timing: Timing) -> Case:
         plan = self.plan
         return Case(problem=plan.problem, backend=plan.backend, config=config, timing=timing)
 
-    def _timed(
-        self, configs: Sequence[Config], step: TrialStep, later: tuple[Case, ...]
-    ) -> Work[list[Trial]]:
-        missing = [c for c in configs if self.journal.find(config=c, step=step.name) is None]
-        if missing:
-            requests = [Request(case=self.case(c, step.timing), step=step.name) for c in missing]
-            yield TrialRound(requests=tuple(requests), ahead=later)
-        trials = [self.journal.find(config=config, step=step.name) for config in configs]
-        return [trial for trial in trials if trial is not None]
-
-    def _climbing(self, reached: Sequence[Trial], step: TrialStep) -> list[Config]:
-        """Return the configs that climb to the next step, by the times of this step alone."""
-        here = [t for t in reached if t.ok and t.step == step.name and t.seconds is not None]
-        times = [t.seconds for t in here if t.seconds is not None]
-        self._best[step.name] = min([self._best.get(step.name, math.inf), *times])
-        limit = step.within * self._best[step.name]
-        close = sorted((t.seconds or 0.0, i) for i, t in enumerate(here))
-        most = math.ceil(CLIMBING * len(reached))
-        return [here[i].config for seconds, i in close[:most] if seconds <= limit]
-
-
-def _index_of(trials: Sequence[Trial], config: Config) -> int:
-    text = config_key(config)
-    return next(i for i, trial in enumerate(trials) if config_key(trial.config) == text)
+    def _climbs(self, trial: Trial, step: TrialStep) -> bool:
+        """Return whether a candidate is timed at the next step, too: a new best one always, one
+        close to the best unless too many were."""
+        self._timed[step.name] += 1
+        if not trial.ok or trial.seconds is None or trial.step != step.name:
+            return False
+        best = self._best.get(step.name, math.inf)
+        self._best[step.name] = min(best, trial.seconds)
+        few = self._climbed[step.name] < CLIMBING * self._timed[step.name]
+        climbs = trial.seconds < best or (few and trial.seconds <= step.within * best)
+        self._climbed[step.name] += climbs
+        return climbs
 
 
 def trial_of(request: Request, result: Result, plan: TunePlan, compile_s: float = 0.0) -> Trial:

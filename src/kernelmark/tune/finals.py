@@ -18,12 +18,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from kernelmark import ops
+from kernelmark.backends import names_of
 from kernelmark.compare.rules.golden_tot import GoldenTot
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason, suffixed
-from kernelmark.core.result import Case, Config, KernelInfo, Status, config_key
+from kernelmark.core.result import Case, Config, KernelInfo, Status, config_key, split_config
 from kernelmark.core.timing import Timing
 from kernelmark.core.units import counted, time_text
 from kernelmark.host.cache import digest
@@ -447,10 +449,13 @@ class _Final:
         kernels = [trial.kernel for trial in own if trial.kernel.name]
         checked = own if side == self.reference else [*own, *self._near_run(side)]
         times = [trial.seconds for trial in trials if trial.seconds is not None]
-        backend = kernel_files.find(side.backend)
+        name, config = side.backend, side.config
+        if config and len(names_of(name)) > 1:
+            name, config = split_config(config)
+        backend = kernel_files.find(name)
         return Choice(
-            backend=side.backend,
-            config=side.config,
+            backend=name,
+            config=config,
             median_s=statistics.median(times) if times else math.nan,
             kernel=kernels[-1] if kernels else KernelInfo(),
             worst=_worst(checked),
@@ -496,7 +501,26 @@ class _Final:
             sizes = f"{ran} of {required} neighbouring sizes: the config supports no others"
             reason = suffixed(decision.reason, f"; verified on {sizes}")
             decision = dataclasses.replace(decision, reason=reason)
-        return _outcome(self.plan, self.info, decision, evaluations)
+        outcome = _outcome(self.plan, self.info, decision, evaluations)
+        if not (reached := _reached_s(self.plan, self.journal)):
+            return outcome
+        each = ", ".join(f"{name} {time_text(seconds)}" for name, seconds in reached.items())
+        return dataclasses.replace(
+            outcome,
+            reached_s=FrozenDict(reached),
+            reason=suffixed(outcome.reason, f"; reached in the search: {each}"),
+        )
+
+
+def _reached_s(plan: TunePlan, journal: Journal) -> dict[str, float]:
+    """Return the shortest time of each of several backends in the search."""
+    reached = dict.fromkeys(names_of(plan.backend), math.inf)
+    if len(reached) > 1:
+        for trial in journal.trials:
+            if trial.of_search and trial.ok:
+                name, _ = split_config(trial.config)
+                reached[name] = min(reached[name], _seconds(trial))
+    return {name: seconds for name, seconds in reached.items() if seconds < math.inf}
 
 
 def _fault(trial: Trial, where: str) -> Reason:

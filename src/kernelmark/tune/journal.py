@@ -54,7 +54,7 @@ def is_screening(step: str) -> bool:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
     """The first line of a journal: what its trials are valid for. The second group of fields makes
-    a continued search request the same candidates in the same batches."""
+    a continued search request the same candidates in the same order."""
 
     plan: str  # search_digest of the plan
     space: str  # digest of the parameters and their values
@@ -66,8 +66,8 @@ class Header:
     model: str
 
     device: str
-    batch: int
-    ahead: int
+    pool: int
+    refill: int
     starts: tuple[Config, ...] = ()
     at: float = 0.0
 

@@ -26,7 +26,7 @@ from kernelmark.core.files import parse_toml, read_whole
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import NO_REASON, Reason, prefixed, suffixed
-from kernelmark.core.result import Case, Config, ConfigValue, Space, Status
+from kernelmark.core.result import BACKEND, Case, Config, ConfigValue, Space, Status
 from kernelmark.core.units import time_text
 from kernelmark.host.cache import digest
 from kernelmark.runners import kernel_files
@@ -189,6 +189,8 @@ def narrowed(
 
     Raise UsageError for a value that is not in the space. The default config stays, even if its
     values are not allowed."""
+    if space.alternatives:
+        return _narrowed_union(space, allowed, file)
     parameters, known = dict(space.parameters), {**space.parameters, **space.opt_in}
     for name, values in allowed.items():
         if name not in known:
@@ -213,8 +215,32 @@ def narrowed(
     return narrow
 
 
+def _narrowed_union(
+    space: Space, allowed: Mapping[str, tuple[ConfigValue, ...]], file: str
+) -> Space:
+    known = {*space.parameters, *space.opt_in}
+    if unknown := [name for name in allowed if name not in known]:
+        raise UsageError(
+            f"{file}: space.{unknown[0]} is no parameter of this space",
+            hint=f"it has: {', '.join(known)}",
+        )
+    every = tuple(space.alternatives)
+    names = [_own(v, every, file, f"space.{BACKEND}") for v in allowed.get(BACKEND, every)]
+    own = {
+        str(name): {
+            parameter.removeprefix(f"{name}."): values
+            for parameter, values in allowed.items()
+            if parameter.startswith(f"{name}.")
+        }
+        for name in names
+    }
+    return Space.union({n: narrowed(space.alternatives[n], own[n], file) for n in own})
+
+
 def is_empty(space: Space) -> bool:
     """Return whether no combination of a space is legal."""
+    if space.alternatives:
+        return all(map(is_empty, space.alternatives.values()))
     if space.check is not None:  # too large to enumerate
         return not len(Points.of(space, limit=1))
     return next(iter(space), None) is None
@@ -300,10 +326,10 @@ def _limits(plan: TunePlan) -> list[str]:
 
 
 def _space(plan: TunePlan, space: Space) -> list[str]:
-    combinations = math.prod(len(values) for values in plan.space.values())
     lines = ["\n[space]", "# Values that may be tried; delete some to narrow the search."]
     if plan.space:
-        lines.append(f"# {combinations} combinations, of which the backend may forbid some.")
+        count = combinations(plan.space)
+        lines.append(f"# {count} combinations, of which the backend may forbid some.")
     if space.default:
         chosen = ", ".join(f"{name} = {value_text(x)}" for name, x in space.default.items())
         lines += _comment(f"The search starts from: {chosen}")
@@ -311,6 +337,17 @@ def _space(plan: TunePlan, space: Space) -> list[str]:
     if more := [list_text(name, x) for name, x in space.opt_in.items() if name not in plan.space]:
         lines += ["# Not searched unless a line is added:", *(f"# {line}" for line in more)]
     return lines
+
+
+def combinations(space: Mapping[str, tuple[ConfigValue, ...]]) -> int:
+    """Return the number of combinations of a plan's values, those of several backends together."""
+    if BACKEND not in space:
+        return math.prod(map(len, space.values()))
+    own = [
+        [values for parameter, values in space.items() if parameter.startswith(f"{name}.")]
+        for name in space[BACKEND]
+    ]
+    return sum(math.prod(map(len, each)) for each in own)
 
 
 def _comment(sentence: str) -> list[str]:
@@ -369,7 +406,7 @@ def read_plan(path: Path) -> TunePlan:
         name=name,
         problem=_problem(plan, backend),
         backend=backend,
-        reference_backend=reference.backend(backend),
+        reference_backend=reference.backend(backends.names_of(backend)[0]),
         reference_config=FrozenDict(reference.table("config").simple_values()),
         arch=plan.text("arch", ""),
         strategy=strategy,
@@ -395,8 +432,13 @@ def learn_ops(folder: TuningFolder) -> None:
     for name in folder.names():
         path = folder.plan(name)
         with contextlib.suppress(OSError, KernelmarkError):  # reported where the plan is needed
-            if _NAMES_A_FILE.search(path.read_bytes()) and backends.is_file(target(path)[0]):
+            if _NAMES_A_FILE.search(path.read_bytes()) and _files(target(path)[0]):
                 kernel_files.find(target(path)[0])
+
+
+def _files(backend: str) -> list[str]:
+    """Return which of the backends of a plan are kernel files."""
+    return [name for name in backends.names_of(backend) if backends.is_file(name)]
 
 
 def too_few(rounds: int) -> Reason | None:
@@ -427,8 +469,9 @@ def _document(path: Path) -> dict[str, Any]:
 
 def _problem(plan: _Table, backend: str) -> Problem:
     key = plan.text("problem")
-    if key.split(" ", 1)[0] not in ops.registry and backends.is_file(backend):
-        kernel_files.find(backend)  # its file may define the op
+    if key.split(" ", 1)[0] not in ops.registry:
+        for name in _files(backend):
+            kernel_files.find(name)  # it may define the op
     try:
         return ops.parse(key)
     except KernelmarkError as error:
@@ -473,7 +516,8 @@ class _Table:
 
     def backend(self, default: str | None = None) -> str:
         name = self.text("backend", default)
-        if name not in backends.registry and not backends.is_file(name):
+        names = backends.names_of(name)
+        if not names or not all(n in backends.registry or backends.is_file(n) for n in names):
             hint = f"known: {', '.join(backends.registry.names())}, or a .py, .cu or .hip file"
             raise self.error("backend", f"{name!r} is not known", f"{hint} of your own")
         return name

@@ -69,6 +69,8 @@ class Outcome:
     evaluations: int = 0
     blas: Mapping[str, str] = field(default_factory=FrozenDict)
     disturbed: bool = field(default=False, metadata={OPTIONAL: True})
+    # Of a plan for several backends: the shortest time of each in the search.
+    reached_s: Mapping[str, float] = field(default_factory=FrozenDict, metadata={OPTIONAL: True})
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", Reason.of(self.reason))

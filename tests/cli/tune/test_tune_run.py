@@ -71,8 +71,8 @@ def test_it_tunes_shows_and_writes(kmark, folder):
 
 @pytest.mark.usefixtures("no_store_yet")
 def test_the_next_command_names_the_format_of_a_kernel_file():
-    assert export_command("a b", "./tiled.py") == "kmark export 'a b' --as python -o tuned.py"
-    assert export_command("d", "triton").split()[3:5] == ["--as", "FORMAT"]
+    assert export_command("a b", {"./tiled.py"}) == "kmark export 'a b' --as python -o tuned.py"
+    assert export_command("d", {"triton"}).split()[3:5] == ["--as", "FORMAT"]
 
 
 def test_a_bare_number_is_a_device_of_the_plans_kind(kmark, tmp_path, monkeypatch):

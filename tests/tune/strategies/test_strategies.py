@@ -7,7 +7,7 @@ import pytest
 
 from kernelmark.core.result import Space
 from kernelmark.tune.strategies import registry
-from kernelmark.tune.strategies.base import Points
+from kernelmark.tune.strategies.base import LEAST_TRIED, Points
 
 SMALL = Points.of(
     Space(
@@ -205,3 +205,62 @@ def test_the_default_finds_the_best_point_of_an_easy_space():
     for seed in range(4):
         asked = drive(begin("kmark", LARGER, 60, seed), seconds, 60)
         assert min(map(seconds, asked)) == best
+
+
+UNION = Points.of(
+    Space.union(
+        {
+            "list": Space(parameters={"algo": tuple(f"a{i}" for i in range(9))}),
+            "tiles": Space(parameters={"m": (16, 32, 64, 128), "n": (16, 32, 64, 128)}),
+            "fixed": Space(parameters={}),
+        }
+    )
+)
+
+
+def search_of(name, points, budget=60, starts=()):
+    return registry.get(name).search(points, budget=budget, seed=1, starts=starts)
+
+
+@strategies
+def test_a_union_is_searched_whole_and_each_backend_at_first(name):
+    search = search_of(name, UNION)
+    first = drive(search, lambda i: 1e-3, 2 * LEAST_TRIED + 1)
+    names = [UNION.config(i)["backend"] for i in first]
+    assert names.count("fixed") == 1
+    assert names.count("list") == names.count("tiles") == LEAST_TRIED
+    rest = drive(search, lambda i: 1e-3, 1000)
+    assert sorted(map(UNION.index, map(UNION.config, [*first, *rest]))) == sorted([*first, *rest])
+    assert len({*first, *rest}) == len(first) + len(rest) == len(UNION) == 9 + 16 + 1
+
+
+def test_the_faster_backend_gets_most_of_the_evaluations():
+    a = Space(parameters={"x": tuple(range(100))})
+    points = Points.of(Space.union({"slow": a, "fast": a}))
+    times = {"slow": 3e-3, "fast": 1e-3}
+    asked = drive(search_of("kmark", points), lambda i: times[points.config(i)["backend"]], 60)
+    names = [points.config(i)["backend"] for i in asked]
+    assert names.count("slow") < 2 * LEAST_TRIED
+
+
+def test_a_backend_that_fails_does_not_use_up_the_budget():
+    a = Space(parameters={"x": tuple(range(100))})
+    points = Points.of(Space.union({"broken": a, "good": a}))
+    asked = drive(
+        search_of("kmark", points),
+        lambda i: None if points.config(i)["backend"] == "broken" else 1e-3,
+        60,
+    )
+    assert [points.config(i)["backend"] for i in asked].count("broken") < 2 * LEAST_TRIED
+
+
+def test_of_proposed_points_the_most_promising_is_timed_next():
+    search = registry.get("kmark").search(LARGER, budget=60, seed=1)
+    seconds = bowl(LARGER)
+    drive(search, seconds, 30)
+    pool = search.ask(8)
+    best = min(pool, key=seconds)
+    for point in LARGER.neighbours(best).tolist()[:3]:
+        search.tell(point, seconds(point))
+    assert search.choose(pool) in pool
+    assert registry.get("random").search(LARGER, budget=9, seed=1).choose([5, 3]) == 5

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -261,15 +261,17 @@ def _print_notes(done: Tuned, folder: str, *, quiet: bool) -> None:
             f"({_some(busy)}): when it is quiet, {again} compares {them} again"
         )
     if not quiet and done.metrics.kept and not done.interrupted:
-        backend = done.outcomes[0].tuned.backend  # a folder is for one backend
-        say(f"results: {done.folder.results}; next: {export_command(folder, backend)}")
+        kept = {outcome.tuned.backend for outcome in done.outcomes if outcome.kept}
+        say(f"results: {done.folder.results}; next: {export_command(folder, kept)}")
 
 
-def export_command(folder: str, backend: str) -> str:
-    """Return the command that writes the winners; configs of a kernel file fit a single format."""
+def export_command(folder: str, tuned_backends: Collection[str]) -> str:
+    """Return the command that writes the winners; those of a kernel file, or of several backends,
+    fit a single format."""
     from kernelmark import backends
 
-    options = "--as python -o tuned.py" if backends.is_file(backend) else "--as FORMAT -o PATH"
+    mixed = len(tuned_backends) > 1 or any(map(backends.is_file, tuned_backends))
+    options = "--as python -o tuned.py" if mixed else "--as FORMAT -o PATH"
     return f"kmark export {shlex.quote(folder)} {options}"
 
 
@@ -332,7 +334,8 @@ TunedBackend = Annotated[
     o.option(
         "-b --backend BACKEND",
         o.SELECTION,
-        help="Tune this backend, or a kernel file.",
+        help="Tune this backend, or a kernel file; of several, cublaslt,triton, a problem gets the "
+        "best config of all.",
         common=True,
     ),
 ]
@@ -342,7 +345,7 @@ ToBeat = Annotated[
         "--reference BACKEND",
         o.SELECTION,
         help="Set the reference that winners must beat. Default: that of the summary, else the "
-        "tuned backend's default config.",
+        "default config of the (first) tuned backend.",
         common=True,
     ),
 ]

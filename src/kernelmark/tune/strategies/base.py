@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kernelmark.core.immutable import FrozenDict
-from kernelmark.core.result import Config, ConfigValue, Space
+from kernelmark.core.result import Config, ConfigValue, Space, join_config, split_config
 
 Codes = NDArray[np.integer]
 Numbers = NDArray[np.int64]
@@ -47,6 +47,7 @@ class Points:
         self.codes: Codes = np.ascontiguousarray(
             codes, np.int16 if longest <= np.iinfo(np.int16).max else np.int32
         )
+        self.traits: Mapping[str, Callable[[ConfigValue], tuple[float, ...]]] = {}  # see Space
         self._space: Space | None = None  # only if legal points can be adopted
 
     @classmethod
@@ -54,10 +55,21 @@ class Points:
         """Return all legal points of `space`, in the space's order. If there are more than `limit`,
         return a random sample that includes the default, its neighbours and the seeds; of a space
         with a `check`, one around the default and the seeds."""
+        if space.alternatives:
+            every = space.alternatives.items()
+            return UnionPoints({n: cls.of(own, limit=limit, seed=seed) for n, own in every})
+        points = cls._listed(space, limit, seed)
+        points.traits = space.traits
+        return points
+
+    @classmethod
+    def _listed(cls, space: Space, limit: int, seed: int) -> Points:
         names = list(space.parameters)
         values = [tuple(v) for v in space.parameters.values()]
         size = space.size
-        if not names or not size:
+        if not names:  # a backend without anything to tune
+            return cls(names, values, np.zeros((1, 0), np.int16))
+        if not size:
             return cls(names, values, np.zeros((0, len(names)), np.int16))
         random = np.random.default_rng(seed)
         if space.check is not None:
@@ -101,6 +113,15 @@ class Points:
             code.append(codes[config[name]])
         numbers = self.find(np.array([code]))
         return int(numbers[0]) if numbers[0] >= 0 else None
+
+    def nearest(self, config: Config) -> Config | None:
+        """Return `config` with each value replaced by the nearest of the space, None if the result
+        is not a point."""
+        if set(config) != set(self.names):
+            return None
+        pairs = zip(self.names, self.values, strict=True)
+        near = FrozenDict({name: _nearest(config[name], values) for name, values in pairs})
+        return None if self.index(near) is None else near
 
     def find(self, codes: NDArray[np.integer]) -> Numbers:
         """Return the number of the point for each row of codes, −1 for rows without a point."""
@@ -162,6 +183,57 @@ class Points:
         keys = self.codes.astype(np.int64) @ self._weights
         order = np.argsort(keys, kind="stable")
         return keys[order], order
+
+
+def _nearest(value: ConfigValue, values: tuple[ConfigValue, ...]) -> ConfigValue:
+    if value in values or isinstance(value, str | bool):
+        return value
+    numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+    return min(numbers, key=lambda v: doublings(v, value), default=value)
+
+
+def doublings(value: float, other: float) -> float:
+    """Return the distance between two sizes in doublings."""
+    if value <= 0 or other <= 0:
+        return abs(value - other)
+    return abs(math.log2(value / other))
+
+
+class UnionPoints(Points):
+    """The points of several backends. Point i is point i // n of the i % n-th of n backends, so
+    that numbers stay as they are when points are adopted."""
+
+    def __init__(self, parts: Mapping[str, Points]) -> None:
+        super().__init__((), (), np.zeros((0, 0), np.int16))
+        self.parts = dict(parts)
+        self._names = list(parts)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts.values()))
+
+    def number(self, backend: str, point: int) -> int:
+        """Return the number of a backend's point."""
+        return point * len(self._names) + self._names.index(backend)
+
+    def part(self, number: int) -> tuple[str, int]:
+        """Return the backend of a point, and its number there."""
+        point, at = divmod(number, len(self._names))
+        return self._names[at], point
+
+    def config(self, i: int) -> Config:
+        backend, point = self.part(i)
+        return join_config(backend, self.parts[backend].config(point))
+
+    def index(self, config: Config) -> int | None:
+        backend, own = split_config(config)
+        points = self.parts.get(backend)
+        point = None if points is None else points.index(own)
+        return None if point is None else self.number(backend, point)
+
+    def nearest(self, config: Config) -> Config | None:
+        backend, own = split_config(config)
+        near = self.parts[backend].nearest(own) if backend in self.parts else None
+        return None if near is None else join_config(backend, near)
 
 
 def _legal_of_products(
@@ -333,12 +405,29 @@ class Search(ABC):
         """Report the time of a point, None if it failed. The point need not come from `ask` (the
         default, winners of similar problems)."""
 
+    def choose(self, pending: Sequence[int]) -> int:
+        """Return which of some proposed points to time next: the one that was proposed first,
+        unless the times reported since say otherwise."""
+        return pending[0]
+
 
 class Strategy(ABC):
     """A search algorithm over points and times, independent of problem and backend."""
 
     name: str
     summary: str  # one line for `kmark list strategies`
+
+    def search(
+        self, points: Points, *, budget: int, seed: int, starts: Sequence[int] = ()
+    ) -> Search:
+        """Return a search of points, of one backend or of several."""
+        if not isinstance(points, UnionPoints):
+            return self.begin(points, budget=budget, seed=seed, starts=starts)
+
+        def begin(own: Points, own_starts: list[int]) -> Search:
+            return self.begin(own, budget=budget, seed=seed, starts=own_starts)
+
+        return UnionSearch(points, begin, starts)
 
     @abstractmethod
     def begin(
@@ -393,6 +482,67 @@ class Evaluated:
             if not self.seen[point]:
                 return int(point)
         return int(random.choice(np.flatnonzero(~self.seen)))
+
+
+# Of 1 − share of the optimum that our search has reached after n evaluations, times n: 3 on the
+# recorded spaces (benchmarks/results/search.json: .70 after 10, .88 after 25, .97 after 100).
+TO_COME = 3.0
+LEAST_TRIED = 6  # evaluations of each backend before one is judged by its times
+
+
+class UnionSearch(Search):
+    """A search for each backend. The next evaluation is for the one that may reach the shortest
+    time: its best one so far, less what a search is expected to gain from here on."""
+
+    def __init__(
+        self,
+        points: UnionPoints,
+        begin: Callable[[Points, list[int]], Search],
+        starts: Sequence[int],
+    ) -> None:
+        self._points = points
+        own: dict[str, list[int]] = {name: [] for name in points.parts}
+        for number in starts:
+            backend, point = points.part(number)
+            own[backend].append(point)
+        self._searches = {name: begin(points.parts[name], own[name]) for name in points.parts}
+        self._best = dict.fromkeys(points.parts, math.inf)
+        self._asked = dict.fromkeys(points.parts, 0)
+
+    def ask(self, n: int) -> list[int]:
+        chosen: list[int] = []
+        open_searches = dict(self._searches)
+        while len(chosen) < n and open_searches:
+            name = min(open_searches, key=self._promise)
+            if point := open_searches[name].ask(1):
+                self._asked[name] += 1
+                chosen.append(self._points.number(name, point[0]))
+            else:
+                del open_searches[name]
+        return chosen
+
+    def _promise(self, name: str) -> tuple[bool, float]:
+        """Return the rank of a backend: first those that were hardly tried, least tried first."""
+        asked, points = self._asked[name], len(self._points.parts[name])
+        if asked < min(LEAST_TRIED, points):
+            return False, float(asked)
+        # Nothing succeeded, or not yet: as long as others take, but later and later.
+        best = self._best[name] if self._best[name] < math.inf else min(self._best.values()) * asked
+        gain = max(0.0, 1 - asked / points) * TO_COME / asked
+        return True, best * (1 - min(gain, 0.5)) if best < math.inf else float(asked)
+
+    def tell(self, point: int, seconds: float | None) -> None:
+        name, own = self._points.part(point)
+        self._searches[name].tell(own, seconds)
+        if seconds is not None:
+            self._best[name] = min(self._best[name], seconds)
+
+    def choose(self, pending: Sequence[int]) -> int:
+        name, _ = self._points.part(
+            min(pending, key=lambda point: self._promise(self._points.part(point)[0]))
+        )
+        own = [point for backend, point in map(self._points.part, pending) if backend == name]
+        return self._points.number(name, self._searches[name].choose(own))
 
 
 class Queue(Search):

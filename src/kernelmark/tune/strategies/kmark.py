@@ -14,7 +14,7 @@ gradient (Rprop)."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,7 +52,10 @@ def features(points: Points) -> Features:
     lengths: list[float] = []
     for parameter, values in enumerate(points.values):
         codes = points.codes[:, parameter]
-        for column, length in _properties(values):
+        describe = points.traits.get(points.names[parameter])
+        for column, length in (
+            _properties(values) if describe is None else _traits(values, describe)
+        ):
             columns.append(column.astype(np.float32)[codes])
             groups += [len(lengths)] * column.shape[1]
             lengths.append(length)
@@ -61,6 +64,15 @@ def features(points: Points) -> Features:
         groups=np.array(groups, np.int64),
         lengths=np.array(lengths, float),
     )
+
+
+def _traits(
+    values: Sequence[ConfigValue], describe: Callable[[ConfigValue], tuple[float, ...]]
+) -> list[tuple[NDArray[np.float64], float]]:
+    """Return the properties of described values: the rank of each number among those that occur."""
+    numbers = np.array([describe(value) for value in values], float)
+    ranks = [np.unique(column, return_inverse=True)[1] for column in numbers.T]
+    return [((rank / rank.max())[:, None], 1.0) for rank in ranks if rank.max()]
 
 
 def _properties(values: Sequence[ConfigValue]) -> list[tuple[NDArray[np.float64], float]]:
@@ -283,6 +295,16 @@ FAILED_LIKE = 0.5  # quantile of the successful points that a failed one is mode
 CERTAIN = 0.95  # largest probability of failure that is used
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """Predictions of the model, by candidate: the means, and the log of the probability of
+    success. `best` is the score of the best point so far."""
+
+    best: float
+    means: Singles
+    works: Floats | float
+
+
 class Kmark(Strategy):
     name = "kmark"
     summary = "Gaussian process on log time over all points, expected improvement (default)"
@@ -300,7 +322,8 @@ class KmarkSearch(Search):
         self._evaluated = Evaluated(len(points), starts)
         self._features = features(points)
         self._surrogate = Surrogate(self._features)
-        self._spread = min(SPREAD, max(NEEDED, budget // 3))
+        # Beside the starts: six winners of similar problems would leave no exploration.
+        self._spread_left = min(SPREAD, max(NEEDED, budget // 3))
         table = self._features.table
         self._scale = (table.std(axis=0) if len(table) else table.sum(axis=0)) + np.float32(1e-9)
         self._modelled: list[int] = []
@@ -313,12 +336,23 @@ class KmarkSearch(Search):
     def ask(self, n: int) -> list[int]:
         chosen = list(self._evaluated.starts(n))
         self._pending |= dict.fromkeys(chosen)
-        if len(chosen) < n and self._ready():
+        if len(chosen) < n and self._spread_left <= 0 and self._evaluated.left and self._ready():
             chosen += self._by_model(n - len(chosen))
         while len(chosen) < n and self._evaluated.left:
             chosen.append(self._evaluated.take(self._farthest()))
             self._pending[chosen[-1]] = None
+            self._spread_left -= 1
         return chosen
+
+    def choose(self, pending: Sequence[int]) -> int:
+        if not self._ready():
+            return pending[0]
+        score = self._score(self._expect())
+        candidates = self._surrogate.candidates
+        score[~np.isin(candidates, pending)] = -np.inf
+        at = self._highest(score)
+        # After a refit in a large space an earlier proposal need not be a candidate any more.
+        return int(candidates[at]) if score[at] > -np.inf else pending[0]
 
     def tell(self, point: int, seconds: float | None) -> None:
         self._pending.pop(point, None)
@@ -346,24 +380,17 @@ class KmarkSearch(Search):
 
     def _ready(self) -> bool:
         """Return whether there are enough successful points, with different times, for a model."""
-        proposed = len(self._points) - self._evaluated.left
-        if proposed < self._spread or not self._evaluated.left or not self._features.count:
-            return False
         working = [s for s in self._evaluated.seconds.values() if s < math.inf]
-        return len(working) >= NEEDED and min(working) < max(working)
+        return self._features.count > 0 and len(working) >= NEEDED and min(working) < max(working)
 
     def _by_model(self, n: int) -> list[int]:
-        observed, failed = self._observed()
+        expected = self._expect()
         chosen: list[int] = []
         model = self._surrogate
-        means = model.predict(np.stack([observed, failed], axis=1))
-        works = np.log(1 - np.clip(means[1].astype(float), 0, CERTAIN)) if failed.any() else 0.0
-        best = float(observed[failed == 0].min())
         for point in self._pending:
             model.believe(point)
         while len(chosen) < n and self._evaluated.left:
-            deviation = model.deviation().astype(float)
-            score = _log_improvement((best - means[0]) / deviation) + np.log(deviation) + works
+            score = self._score(expected)
             score[self._evaluated.seen[model.candidates]] = -np.inf
             at = self._highest(score)
             if score[at] == -np.inf:
@@ -373,6 +400,20 @@ class KmarkSearch(Search):
         model.forget()
         self._pending |= dict.fromkeys(chosen)
         return chosen
+
+    def _expect(self) -> Expectation:
+        """Update the model by the reported times, and return what it predicts."""
+        observed, failed = self._observed()
+        means = self._surrogate.predict(np.stack([observed, failed], axis=1))
+        works = np.log(1 - np.clip(means[1].astype(float), 0, CERTAIN)) if failed.any() else 0.0
+        return Expectation(best=float(observed[failed == 0].min()), means=means[0], works=works)
+
+    def _score(self, expected: Expectation) -> Floats:
+        """Return the log of expected improvement times probability of success, by candidate."""
+        deviation = self._surrogate.deviation().astype(float)
+        improvement = _log_improvement((expected.best - expected.means) / deviation)
+        scores: Floats = improvement + np.log(deviation) + expected.works
+        return scores
 
     def _highest(self, score: Floats) -> int:
         """Return the index of the highest score; when stuck, every other time only among

@@ -57,8 +57,9 @@ _HEAD = '''"""Tuned configs, written by kernelmark. Add to CONFIGS what you like
 A key is (arch, op, dtypes, layout, dims): dtypes and dims in the op's order, for gemm a, b, c, acc
 and m, n, k; layout is the letters of A and B (n: stored as written, t: transposed) and every
 option that is not the usual one. A value is what triton.Config takes; kwargs are in capitals for
-kernelmark's Triton kernels, and as the kernel has them for any other. None is the default: no
-config was faster for this problem.
+kernelmark's Triton kernels, and as the kernel has them for any other. A value with a backend is for
+that library instead: kwargs are what kernelmark's backend takes, none for its own choice. None is
+the default: no config was faster for this problem.
 """
 
 '''
@@ -126,11 +127,15 @@ class PythonDict(FileEmitter[PythonFile]):
     name = "python"
     summary = "a Python file with a dict of configs, and a dispatcher with nearest m and default"
     facts = FormatFacts(versions="kernelmark's own", exactness="exact", checked="executed in tests")
-    backends = ("triton", "fake")
 
     def takes(self, backend: str) -> bool:
-        """Return whether `backend` is supported; kernels of user files are."""
-        return backend in self.backends or backends.is_file(backend)
+        return True
+
+    def why_not(self, outcome: Outcome) -> str:
+        tuned = outcome.tuned
+        if tuned.verified and not tuned.config and tuned.backend != outcome.reference.backend:
+            return ""  # another library's default: the dispatcher names the library
+        return super().why_not(outcome)
 
     def parse(self, text: str | None, path: Path) -> PythonFile:
         return PythonFile(path, text, {} if text is None else _parse_configs(text, path))
@@ -191,7 +196,12 @@ def _value(tuned: Choice) -> Value:
     case; options of the AMD compiler are not, though Triton expects them among the constants."""
     config, named = tuned.config, _constant if tuned.backend == "triton" else str
     rest = {named(name): value for name, value in config.items() if name not in _LAUNCH}
-    return {"kwargs": rest, **{name: config[name] for name in _LAUNCH if name in config}}
+    library = tuned.backend in backends.registry and tuned.backend not in ("triton", "fake")
+    return {
+        **({"backend": tuned.backend} if library else {}),
+        "kwargs": rest,
+        **{name: config[name] for name in _LAUNCH if name in config},
+    }
 
 
 def _constant(name: str) -> str:
@@ -199,7 +209,7 @@ def _constant(name: str) -> str:
 
 
 def _config(value: Mapping[str, Any]) -> Config:
-    launch = {name: setting for name, setting in value.items() if name != "kwargs"}
+    launch = {n: setting for n, setting in value.items() if n not in ("kwargs", "backend")}
     return FrozenDict({**value["kwargs"], **launch})
 
 

@@ -32,8 +32,8 @@ MOST_FLOPS = 2 * 8192**3
 
 
 def problems(seed: int, count: int) -> list[Problem]:
-    """Draw GEMMs: sizes log-uniform, n and k multiples of 64 from 1024 on, half of the m, and all of
-    8-bit floats, multiples of 16."""
+    """Draw GEMMs: sizes log-uniform, n and k multiples of 64 from 1024 on. Half of the m, and those
+    of all 8-bit floats, are multiples of 16."""
     draw = random.Random(seed)
     chosen: dict[Problem, None] = {}
     while len(chosen) < count:

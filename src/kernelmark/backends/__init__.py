@@ -49,12 +49,13 @@ class BackendRef:
 
 
 def parse(text: str) -> BackendRef:
-    """Return the backend that a user or a stored case names, or several with commas between them. A
-    kernel file may be missing; a name that is neither of a registered backend nor of a kernel file
-    raises UsageError."""
-    if len(names := names_of(text)) > 1:
-        parts = parse_all(names)
-        return BackendRef(",".join(part.name for part in parts), parts=parts)
+    """Return the backend that a user or a stored case names, or several with commas between them.
+
+    A kernel file may be missing; a name that is neither of a registered backend nor of a kernel
+    file raises UsageError."""
+    if "," in text:
+        parts = parse_all(names_of(text))
+        return parts[0] if len(parts) == 1 else BackendRef(_joined(parts), parts=parts)
     if is_file(text):
         # Resolve now: a relative path would name another file after a change of directory.
         return BackendRef(canonical(text), Path(text).expanduser().resolve())
@@ -74,6 +75,10 @@ def find(name: str) -> Backend:
     return parse(name).load()
 
 
+def _joined(parts: Iterable[BackendRef]) -> str:
+    return ",".join(part.name for part in parts)
+
+
 def names_of(name: str) -> tuple[str, ...]:
     """Return the names of several backends that are tuned as one; of one backend, its own."""
     return tuple(dict.fromkeys(part.strip() for part in name.split(",") if part.strip()))
@@ -81,8 +86,8 @@ def names_of(name: str) -> tuple[str, ...]:
 
 def canonical(name: str) -> str:
     """Return the name in a BackendRef; that of a registered or unknown backend is unchanged."""
-    if len(names := names_of(name)) > 1:
-        return ",".join(map(canonical, names))
+    if "," in name:
+        return ",".join(dict.fromkeys(map(canonical, names_of(name))))
     if not is_file(name):
         return name
     path, folder = Path(name).expanduser().resolve(), Path.cwd()

@@ -381,7 +381,7 @@ def _always_kept(space: Space, values: Sequence[Sequence[ConfigValue]]) -> Codes
 
 def _one_changed(row: Codes, dims: Sequence[int]) -> Codes:
     """Return all rows that differ from `row` in one column."""
-    changed = []
+    changed = [np.zeros((0, len(dims)), np.int64)]
     for p, dim in enumerate(dims):
         codes = np.delete(np.arange(dim), int(row[p]))
         rows = np.repeat(row[None].astype(np.int64), len(codes), axis=0)

@@ -1,19 +1,27 @@
 """Judge the attacks and the honest kernels of `attacks/`, several times each.
 
-python benchmarks/judge_corpus.py --tries 20 --json benchmarks/results/judge_cpu.json
+    python benchmarks/judge_corpus.py --tries 20 --json benchmarks/results/judge_cpu.json
+
+With `--jobs`, so many files are judged at a time, each on cores of its own (at least two); verdicts
+a minute are those of one job.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
+import multiprocessing
+import os
 import platform
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from kernelmark.core.errors import KernelmarkError
+from kernelmark.judge.processes import Templates
 from kernelmark.judge.referee import judge
 from kernelmark_dev.attacks import Attack, attacks, honest
 
@@ -23,6 +31,7 @@ def main() -> int:
     parser.add_argument("--tries", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--only", default="", help="part of the name of a file")
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--json", default="")
     parser.add_argument("--skip-attacks", action="store_true")
     parser.add_argument("--skip-honest", action="store_true")
@@ -34,40 +43,73 @@ def main() -> int:
     }
     start = time.time()
     chosen = [] if options.skip_attacks else attacks()
-    document["attacks"] = [
-        _judged(attack, options.tries, options.rounds, is_attack=True)
-        for attack in chosen
-        if options.only in attack.name
-    ]
     others = [] if options.skip_honest else honest()
-    document["honest"] = [
-        _judged(kernel, 1, options.rounds, is_attack=False)
-        for kernel in others
-        if options.only in kernel.name
-    ]
+    work = [(attack, options.tries, options.rounds, True) for attack in chosen]
+    work += [(kernel, 1, options.rounds, False) for kernel in others]
+    work = [item for item in work if options.only in item[0].name]
+    rows = list(_all(work, options.jobs))
+    document["attacks"] = [row for row, item in zip(rows, work, strict=True) if item[3]]
+    document["honest"] = [row for row, item in zip(rows, work, strict=True) if not item[3]]
     won = sum(row["won"] for row in document["attacks"])
     refused = sum(row["judged"] - row["accepted"] for row in document["honest"])
     document["attacks_won"], document["honest_refused"] = won, refused
-    document["seconds"] = round(time.time() - start)
-    judged = sum(row["judged"] for row in document["attacks"] + document["honest"])
+    seconds = time.time() - start
+    document |= {"seconds": round(seconds), "jobs": options.jobs}
+    judged = sum(row["judged"] for row in rows)
+    spent = sum(row["seconds"] * row["judged"] for row in rows)
+    document["verdicts_per_minute"] = round(60 * judged / spent, 1) if spent else None
     print(
         f"{len(document['attacks'])} attacks, {won} of their tries won;"
         f" {sum(row['judged'] for row in document['honest'])} honest kernels, {refused} refused;"
-        f" {judged / (time.time() - start) * 60:.1f} verdicts a minute"
+        f" {document['verdicts_per_minute']} verdicts a minute"
     )
     if options.json:
         Path(options.json).write_text(json.dumps(document, indent=1) + "\n")
     return 1 if won or refused else 0
 
 
-def _judged(attack: Attack, tries: int, rounds: int, *, is_attack: bool) -> dict[str, Any]:
+Work = tuple[Attack, int, int, bool]
+
+
+def _all(work: list[Work], jobs: int) -> Iterator[dict[str, Any]]:
+    """Judge files, `jobs` at a time, in their order."""
+    if jobs <= 1:
+        with Templates() as templates:
+            for item in work:
+                yield _judged(*item[:3], templates, is_attack=item[3])
+        return
+    context = multiprocessing.get_context("spawn")
+    cores = sorted(os.sched_getaffinity(0))
+    numbers = context.Queue()
+    for number in range(jobs):
+        numbers.put(cores[number * len(cores) // jobs : (number + 1) * len(cores) // jobs])
+    with context.Pool(jobs, _pin, (numbers,)) as pool:
+        yield from pool.imap(_judged_by_job, work)
+
+
+def _pin(cores: Any) -> None:
+    os.sched_setaffinity(0, cores.get())
+
+
+def _judged_by_job(item: Work) -> dict[str, Any]:
+    return _judged(*item[:3], _templates(), is_attack=item[3])
+
+
+@functools.cache
+def _templates() -> Templates:
+    return Templates()
+
+
+def _judged(
+    attack: Attack, tries: int, rounds: int, templates: Templates, *, is_attack: bool
+) -> dict[str, Any]:
     codes: Counter[str] = Counter()
     accepted = won = 0
     ratios, why = [], ""
     start = time.time()
     for _ in range(tries):
         try:
-            verdict = judge(attack.question(rounds=rounds))
+            verdict = judge(attack.question(rounds=rounds), templates)
         except KernelmarkError as error:
             codes[f"error: {error.message}"] += 1
             continue

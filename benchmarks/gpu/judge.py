@@ -1,16 +1,23 @@
 """Judge attacks and honest kernels on a GPU, with tensors by IPC handles.
 
-    python benchmarks/gpu/judge.py --tries 5 --json benchmarks/results/gpu_judge.json
+    python benchmarks/gpu/judge.py --json benchmarks/results/gpu_judge.json
 
-The kernels are written to a temporary folder: torch on the current stream, and CUDA or HIP sources.
+It prints, and writes after each verdict: times from outside against times from inside by duration
+(benchmarks/judge_times.py), verdicts on honest kernels and on attacks, and verdicts a minute. It
+starts no further verdict after `--seconds`. The kernels are written to a temporary folder: torch on
+the current stream, and examples/gemm_triton.py.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
+import statistics
+import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +25,13 @@ from _gpu import gpu_info
 
 from kernelmark import ops
 from kernelmark.core.errors import KernelmarkError
+from kernelmark.judge.processes import Templates
 from kernelmark.judge.referee import Question, judge
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+import judge_times  # noqa: E402
 
 # By default torch adds the parts of a split k in bf16 where sizes are odd, and is refused for that.
 HEAD = """
@@ -163,6 +176,29 @@ KERNELS: dict[str, tuple[str, bool]] = {
         False,
     ),
 }
+# On a problem of their own.
+OTHERS = {
+    "tf32_for_f32": (
+        "gemm m=512 n=512 k=512 dtype=f32",
+        """
+    torch.backends.cuda.matmul.allow_tf32 = True
+    def launch(index):
+        torch.matmul(sets[index]["a"], sets[index]["b"], out=sets[index]["d"])
+    return launch
+""",
+    ),
+    "bf16_for_f32": (
+        "gemm m=512 n=512 k=512 dtype=f32",
+        """
+    def launch(index):
+        a, b, d = (sets[index][name] for name in "abd")
+        d.copy_(a.bfloat16() @ b.bfloat16())
+    return launch
+""",
+    ),
+}
+TRITON = HERE.parents[1] / "examples" / "gemm_triton.py"
+TRITON_PROBLEM = "gemm m=1024 n=1024 k=1024 tb=t dtype=bf16"
 PROBLEMS = (
     "gemm m=512 n=512 k=512 dtype=bf16",
     "gemm m=2048 n=2048 k=2048 dtype=bf16",
@@ -175,40 +211,83 @@ def main() -> int:
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--tries", type=int, default=1)
     parser.add_argument("--reference", default="torch")
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="part of the name of a kernel")
+    parser.add_argument("--seconds", type=float, default=215.0)
+    parser.add_argument("--skip-times", action="store_true")
     parser.add_argument("--json", default="")
     options = parser.parse_args()
     info = gpu_info(options.device)
+    start = time.monotonic()
+    document: dict[str, Any] = {"device": info.model, "arch": info.arch, "times": []}
     rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as folder:
+    left_out = 0
+
+    def save() -> None:
+        document["verdicts"] = rows
+        document.update(_summary(rows, left_out))
+        if options.json:
+            Path(options.json).write_text(json.dumps(document, indent=1) + "\n")
+
+    with tempfile.TemporaryDirectory() as folder, Templates() as templates:
         Path(folder).chmod(0o755)
-        for name, (body, is_honest) in KERNELS.items():
-            if options.only not in name:
-                continue
-            file = Path(folder) / f"{name}.py"
-            file.write_text(HEAD + body)
-            for problem in PROBLEMS:
-                rows += [
-                    _judged(file, problem, options, is_honest=is_honest)
-                    for _ in range(options.tries)
-                ]
-    won = sum(not row["honest"] and row["verdict"] == "accepted" for row in rows)
-    refused = sum(row["honest"] and row["verdict"] != "accepted" for row in rows)
-    print(f"{len(rows)} verdicts: {won} attacks accepted, {refused} honest kernels refused")
-    if options.json:
-        document = {
-            "device": info.model,
-            "arch": info.arch,
-            "attacks_won": won,
-            "honest_refused": refused,
-            "verdicts": rows,
-        }
-        Path(options.json).write_text(json.dumps(document, indent=1) + "\n")
-    return 1 if won or refused else 0
+        for problem in () if options.skip_times else judge_times.PROBLEMS["gpu"]:
+            row = judge_times.measure(problem, options.device, options.reference, templates)
+            print(judge_times.text(row), flush=True)
+            document["times"].append(row)
+            save()
+        for file, problem, is_honest in _kernels(Path(folder)):
+            for _ in range(options.tries if options.only in file.stem else 0):
+                if time.monotonic() - start > options.seconds:
+                    left_out += 1
+                    continue
+                rows.append(_judged(file, problem, options, templates, is_honest=is_honest))
+                save()
+    save()
+    summary = _summary(rows, left_out)
+    print(json.dumps(summary))
+    print(f"{time.monotonic() - start:.0f} s in all")
+    return 1 if summary["attacks_won"] or summary["honest_refused"] else 0
+
+
+def _kernels(folder: Path) -> list[tuple[Path, str, bool]]:
+    """Write the kernels; return (file, problem, whether it is honest), the honest ones first."""
+    made = []
+    for name, (body, is_honest) in KERNELS.items():
+        made += [(folder / f"{name}.py", body, problem, is_honest) for problem in PROBLEMS]
+    made += [
+        (folder / f"{name}.py", body, problem, False) for name, (problem, body) in OTHERS.items()
+    ]
+    for file, body, _, _ in made:
+        file.write_text(HEAD + body)
+    kernels = [(file, problem, is_honest) for file, _, problem, is_honest in made]
+    if importlib.util.find_spec("triton") is not None:
+        kernels.append((TRITON, TRITON_PROBLEM, True))
+    return sorted(kernels, key=lambda kernel: not kernel[2])
+
+
+def _summary(rows: list[dict[str, Any]], left_out: int) -> dict[str, Any]:
+    honest = [row for row in rows if row["honest"]]
+    attacks = [row for row in rows if not row["honest"]]
+    seconds = {
+        name: statistics.median(row["seconds"] for row in part)
+        for name, part in (("honest", honest), ("attacks", attacks))
+        if part
+    }
+    total = sum(row["seconds"] for row in rows)
+    return {
+        "attacks": len(attacks),
+        "attacks_won": sum(row["verdict"] == "accepted" for row in attacks),
+        "honest": len(honest),
+        "honest_refused": sum(row["verdict"] != "accepted" for row in honest),
+        "left_out": left_out,
+        "codes": dict(Counter(row["code"] for row in attacks)),
+        "median_seconds": seconds,
+        "verdicts_per_minute": round(60 * len(rows) / total, 1) if total else None,
+    }
 
 
 def _judged(
-    file: Path, problem: str, options: argparse.Namespace, *, is_honest: bool
+    file: Path, problem: str, options: argparse.Namespace, templates: Templates, *, is_honest: bool
 ) -> dict[str, Any]:
     question = Question(
         kernel=str(file),
@@ -220,7 +299,7 @@ def _judged(
     start = time.time()
     row: dict[str, Any] = {"kernel": file.stem, "problem": problem, "honest": is_honest}
     try:
-        verdict = judge(question)
+        verdict = judge(question, templates)
     except KernelmarkError as error:
         row |= {"verdict": "error", "code": str(error.message)}
     else:

@@ -110,6 +110,7 @@ def emulated(memory_bytes: int = 2**30, block: int = 128, devices: int = 1) -> I
     targets = {
         "kernelmark.devices._gpu.compile_source": compile_for_emulation,
         "kernelmark.devices._gpu_memory.compile_source": compile_for_emulation,
+        "kernelmark.judge.gpu_values.compile_source": compile_for_emulation,
         "kernelmark.micro._rigs.compile_source": compile_for_emulation,
         "kernelmark.backends.rtc.compile_source": compile_for_emulation,
         "kernelmark.backends._file.compile_source": compile_for_emulation,

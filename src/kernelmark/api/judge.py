@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kernelmark import backends
+from kernelmark import backends, ops
 from kernelmark.api.plan import problems_of
 from kernelmark.api.selection import Selection
 from kernelmark.backends._lineage import own_kernels
@@ -18,8 +18,10 @@ from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Config, Run, RunState, Status
 from kernelmark.core.timing import Timing
+from kernelmark.judge.processes import Templates
 from kernelmark.judge.referee import ROUNDS, Question
 from kernelmark.judge.referee import judge as judge_one
+from kernelmark.judge.tasks import Task, read_task
 from kernelmark.judge.verdict import Verdict
 from kernelmark.report.results import share
 from kernelmark.report.summary import print_line
@@ -45,6 +47,7 @@ class Judgement:
 
     verdicts: tuple[Verdict, ...]
     run_id: str = ""
+    traces: tuple[dict[str, Any], ...] = ()  # of a solution, as flashinfer-bench writes them
 
     @property
     def accepted(self) -> bool:
@@ -71,6 +74,7 @@ def judge(
     rounds: int = ROUNDS,
     timeout_s: float = 60.0,
     seed: str = "",
+    workloads: str = "",
     store: StoreArgument = False,
     label: str = "",
 ) -> Judgement:
@@ -88,6 +92,8 @@ def judge(
     rounds: rounds in which both sides are timed.
     timeout_s: limit for each request to the kernel.
     seed: of an earlier verdict, to repeat it; the kernel must not know it.
+    workloads: a file with the workloads of a definition (flashinfer-bench, SOL-ExecBench), which is
+        given as reference, and whose solution is the kernel.
     store: False, True for the user's store, a path or URL, or an open store.
 
     What the kernel does wrong is in the verdicts; an illegal request raises UsageError.
@@ -107,6 +113,7 @@ def judge(
             rounds=rounds,
             timeout_s=timeout_s,
             seed=seed,
+            workloads=workloads,
             store=target,
             label=label,
         )
@@ -121,18 +128,29 @@ def judge_selection(
     rounds: int = ROUNDS,
     timeout_s: float = 60.0,
     seed: str = "",
+    workloads: str = "",
     store: Store | None = None,
     label: str = "",
     argv: Sequence[str] = (),
     on_verdict: OnVerdict = lambda verdict: None,
 ) -> Judgement:
     """Judge a kernel on every problem of a selection; store each verdict as it comes."""
+    task = read_task(kernel, reference, workloads)
+    if task is not None:
+        kernel, reference = task.kernel, task.reference
     ref = backends.parse(kernel)
     if ref.file is not None and not ref.file.is_file():
         raise UsageError(f"there is no file {kernel}", hint="a kernel file ends in .py, .cu, .hip")
     if reference is not None and reference != "auto" and backends.is_file(reference):
         backends.find(reference)  # trusted: it may define the op
     info = targets.parse_devices(selection.devices)[0]
+    if task is not None and not (selection.problems or selection.ops or selection.suites):
+        if not task.workloads:
+            raise UsageError(
+                "nothing says which sizes to judge", hint="give --workloads FILE, or -p PROBLEM"
+            )
+        texts = tuple(text for text, _ in task.workloads)
+        selection = dataclasses.replace(selection, problems=texts)
     problems = _problems(selection, kernel)
     question = Question(
         kernel=kernel if ref.file is None else str(ref.file),
@@ -154,13 +172,13 @@ def judge_selection(
         argv=tuple(argv),
         cases=len(problems),
     )
-    verdicts = []
-    with _stored_run(store, run):
+    verdicts, traces = [], []
+    with _stored_run(store, run), Templates() as templates:
         for problem in problems:
             compared = _reference(reference, problem, info)
             with _locked(info):
                 verdict = judge_one(
-                    dataclasses.replace(question, problem=problem, reference=compared)
+                    dataclasses.replace(question, problem=problem, reference=compared), templates
                 )
             shown = None if compared is None else backends.canonical(compared)
             verdict = dataclasses.replace(verdict, kernel=ref.name, name=name, reference=shown)
@@ -169,7 +187,20 @@ def judge_selection(
                 store.add_results(run.id, verdict.results())
             on_verdict(verdict)
             verdicts.append(verdict)
-    return Judgement(verdicts=tuple(verdicts), run_id="" if store is None else run.id)
+            if task is not None:
+                workload = _workload(task, problem)
+                traces.append(task.trace(verdict, workload, info.model, here.libraries))
+    return Judgement(
+        verdicts=tuple(verdicts), run_id="" if store is None else run.id, traces=tuple(traces)
+    )
+
+
+def _workload(task: Task, problem: Problem) -> Mapping[str, Any]:
+    """Return the workload that a problem came from, or one that says its sizes."""
+    for text, workload in task.workloads:
+        if ops.parse(text) == problem:
+            return workload
+    return {"axes": dict(problem.dims), "inputs": {}, "uuid": problem.key}
 
 
 def _problems(selection: Selection, kernel: str) -> Sequence[Problem]:

@@ -39,7 +39,10 @@ from kernelmark.core.result import (
 )
 from kernelmark.core.timing import Cache, Timer, Timing
 from kernelmark.core.units import counted, time_text
+from kernelmark.devices._gpu import GpuDevice
 from kernelmark.devices.base import Deferred, Device, Stream, Tensor
+from kernelmark.judge.gpu_values import GpuValues
+from kernelmark.judge.processes import Templates
 from kernelmark.judge.side import MOST_LAUNCHES, Binding, Lost, Raised, SharedCpu, Side
 from kernelmark.judge.values import (
     NOT_REFUSED,
@@ -67,11 +70,15 @@ from kernelmark.ops._checks import any_values
 from kernelmark.ops.base import Op
 from kernelmark.stats.paired import SignedRank, signed_rank
 
-# The shorter of the two lengths lasts this long, if enough sets fit; of a GPU's launches, which
-# are recorded, less is enough for the clock.
+# The shorter of the two lengths lasts this long, if enough sets fit.
 _LENGTH_S = 3e-3
 _ARENA_BYTES = 128 << 20
 _MOST_SETS, _LEAST_SETS = 384, 5
+# On a GPU, waking a process and its context scatters by tens of microseconds, of which the launches
+# of a request have to take many times as long: their sets fill gigabytes, which the GPU itself
+# rewrites in milliseconds. A recording takes the host 10 µs a launch, so that each serves for
+# several requests, whose median counts.
+_GPU_ARENA_BYTES, _MOST_GPU_SETS, _GPU_REQUESTS = 6 << 30, 1026, 3
 _IDLE_SETS = 2
 ROUNDS = 12
 _LEAST_ROUNDS, _BUDGET_S = 4, 20.0
@@ -98,9 +105,8 @@ _ONE_THREAD = 1.2
 _NEIGHBOUR_BYTES = 64 << 20
 _ODD = 61
 _MOST_NEIGHBOURS = 3
+_SLOW_MODULES = ("torch", "triton")
 _COMPARED = 16  # inputs of a request, in a random order
-# A GPU's launches are recorded in graphs, and a queue behind a gate holds some hundreds.
-_MOST_GPU_SETS = 254
 # Single launches on a GPU are requests of their own, which scatter by this much.
 _GPU_SINGLE_S = 1.5e-5
 _CHANGES: tuple[Callable[[int], int], ...] = (
@@ -125,10 +131,17 @@ class SecretChecker(Checker):
     """Checks of outputs whose inputs come from a secret key."""
 
     def __init__(
-        self, problem: Problem, op: Op, device: Device, values: Values, rng: np.random.Generator
+        self,
+        problem: Problem,
+        op: Op,
+        device: Device,
+        values: Values,
+        rng: np.random.Generator,
+        gpu_values: GpuValues | None = None,
     ) -> None:
         super().__init__(problem, op, device, 0)
         self._values = values
+        self._gpu_values = gpu_values
         self._rng = rng
         self.family = UNIFORM
 
@@ -137,8 +150,21 @@ class SecretChecker(Checker):
             arena.numbers[index] = self._values.next_number(self.family)
 
     def _fill(self, arena: Arena, indices: Sequence[int]) -> None:
-        for tensor, number in arena.inputs(indices):
+        by_gpu, by_host = self._split(arena.inputs(indices))
+        if self._gpu_values is not None and by_gpu:
+            self._gpu_values.write(by_gpu)
+        for tensor, number in by_host:
             self._device.write(tensor.buffer, tensor.offset, self._bytes(tensor, number))
+
+    def _split(
+        self, inputs: Sequence[tuple[Tensor, int]]
+    ) -> tuple[list[tuple[Tensor, int]], list[tuple[Tensor, int]]]:
+        """Split inputs into those whose values a GPU makes itself, and the others."""
+        if self._gpu_values is None:
+            return [], list(inputs)
+        made = [self._gpu_values.can_make(tensor.spec, number) for tensor, number in inputs]
+        by_gpu = [pair for pair, is_made in zip(inputs, made, strict=True) if is_made]
+        return by_gpu, [pair for pair, is_made in zip(inputs, made, strict=True) if not is_made]
 
     def _bytes(self, tensor: Tensor, number: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
         return pack_bits(tensor.spec, self._values.bits(tensor.spec, number)).ravel()
@@ -147,6 +173,7 @@ class SecretChecker(Checker):
         return SecretInputs(self._tensors, self._values, number)
 
     def _count_changed(self, inputs: Sequence[tuple[Tensor, int]]) -> Callable[[], list[int]]:
+        by_gpu, by_host = self._split(inputs)
         counts = [
             int(
                 np.count_nonzero(
@@ -154,8 +181,10 @@ class SecretChecker(Checker):
                     != self._bytes(tensor, number)
                 )
             )
-            for tensor, number in inputs[:_COMPARED]
+            for tensor, number in by_host[:_COMPARED]
         ]
+        if self._gpu_values is not None and by_gpu:
+            counts += self._gpu_values.count_altered(by_gpu)
         return lambda: counts
 
     def _sampled(self, arena: Arena, index: int) -> Deferred[PendingCheck]:
@@ -238,22 +267,30 @@ def open_device(name: str) -> Device:
     )
 
 
-def judge(question: Question) -> Verdict:
-    """Judge a kernel. What it does wrong is in the verdict; what the request does wrong raises."""
-    with contextlib.closing(open_device(question.device)) as device:
-        return _Judgement(question, device).run()
+def judge(question: Question, templates: Templates | None = None) -> Verdict:
+    """Judge a kernel. What it does wrong is in the verdict; what the request does wrong raises.
+    Several judgements are faster with the same `templates`."""
+    with contextlib.ExitStack() as stack:
+        device = stack.enter_context(contextlib.closing(open_device(question.device)))
+        own = templates or stack.enter_context(Templates())
+        return _Judgement(question, device, own).run()
 
 
 class _Judgement:
-    def __init__(self, question: Question, device: Device) -> None:
+    def __init__(self, question: Question, device: Device, templates: Templates) -> None:
         self._question = question
         self._device = device
+        self._templates = templates
         self._op = ops.registry.get(question.problem.op)
         self._seed = question.seed or secrets.token_bytes(16)
         self._values = Values(self._seed)
+        self._gpu_values = (
+            GpuValues(device, self._values) if isinstance(device, GpuDevice) else None
+        )
         self._rng = np.random.default_rng(int.from_bytes(self._seed, "little") ^ 1)
         files = (question.kernel, question.reference or "")
         self._readable = [_own_folder(Path(f)) for f in files if backends.is_file(f)]
+        self._modules = _modules_of(files)
         self._problems = [question.problem, *self._neighbours()]
         self._checks: list[Check] = []
         self._notes: list[str] = []
@@ -283,8 +320,10 @@ class _Judgement:
 
     def _sets(self) -> int:
         nbytes = sum(spec.nbytes for spec in self._op.tensors(self._question.problem))
-        most = _MOST_GPU_SETS if self._device.enqueues else _MOST_SETS
-        wanted = min(most, max(_LEAST_SETS, _ARENA_BYTES // max(1, nbytes)))
+        most, room = _MOST_SETS, _ARENA_BYTES
+        if self._device.enqueues:
+            most, room = _MOST_GPU_SETS, _GPU_ARENA_BYTES
+        wanted = min(most, max(_LEAST_SETS, room // max(1, nbytes)))
         fit = int(0.4 * self._device.free_bytes()) // max(1, nbytes)
         if fit < _LEAST_SETS:
             raise OutOfMemory(
@@ -310,16 +349,22 @@ class _Judgement:
             threads=self._question.threads,
             readable=self._readable,
             limit_s=self._question.limit_s,
+            templates=self._templates,
+            modules=self._modules,
         )
 
     def _checker(self, problem: Problem) -> SecretChecker:
-        return SecretChecker(problem, self._op, self._device, self._values, self._rng)
+        return SecretChecker(
+            problem, self._op, self._device, self._values, self._rng, self._gpu_values
+        )
 
     # -- the judgement
 
     def run(self) -> Verdict:
         question = self._question
         with contextlib.ExitStack() as stack:
+            if self._gpu_values is not None:
+                stack.callback(self._gpu_values.close)
             side = self._side(question.kernel, self._problems, question.config)
             stack.callback(side.close)
             reference = None
@@ -380,10 +425,12 @@ class _Judgement:
         late: bool = False,
         timed: bool = False,
         check: bool = True,
+        armed: bool = False,
     ) -> float:
         """Launch these sets on new inputs, and check what they wrote. Return the seconds."""
         idle = checker.draw(set(range(len(arena.sets))).difference(order), _IDLE_SETS)
-        side.arm(order)
+        if not armed:
+            side.arm(order)
         checker.refresh(arena, [*order, *idle])
         if timed:
             self._device.evict_cache()
@@ -470,22 +517,40 @@ class _Judgement:
                 lengths = (count, 2 * count) if self._rng.random() < 0.5 else (2 * count, count)
                 seconds = {}
                 for length in lengths:
-                    order = checker.draw(range(len(one.arenas[0].sets)), length)
-                    seconds[length] = self._launch_and_check(
-                        one,
-                        checker,
-                        one.arenas[0],
-                        order,
-                        projected=2,
-                        timed=True,
-                        late=number % 4 == 1,
-                        check=one is side or number == 0,
+                    seconds[length] = self._request_s(
+                        one, checker, length, late=number % 4 == 1, check=one is side or not number
                     )
                 times.add(count, seconds[count], seconds[2 * count], is_mine=one is side)
         self._passed.append("timed launches")
         times.footprint_bytes = sum(t.spec.nbytes for t in arena.sets[0].values())
         times.sets = len(arena.sets)
         return times
+
+    def _request_s(
+        self, side: Side, checker: SecretChecker, length: int, *, late: bool, check: bool
+    ) -> float:
+        """Return the seconds of a request of `length` launches; on a GPU the median of several."""
+        arena = side.arenas[0]
+        order = checker.draw(range(len(arena.sets)), length)
+        count = _GPU_REQUESTS if self._device.enqueues else 1
+        # The reference at sampled positions needs whole inputs on the host.
+        sampled = int(self._rng.integers(count))
+        seconds = [
+            self._launch_and_check(
+                side,
+                checker,
+                arena,
+                order,
+                projected=2,
+                sampled=int(number == sampled),
+                timed=True,
+                late=late and not number,
+                check=check,
+                armed=number > 0,
+            )
+            for number in range(count)
+        ]
+        return statistics.median(seconds)
 
     def _request_cost(self, side: Side, *, trusted: bool) -> float:
         side.arm([])
@@ -499,11 +564,18 @@ class _Judgement:
     def _length(self, side: Side, checker: SecretChecker, cost_s: float) -> int:
         """Return the launches of the short length."""
         most = (len(side.arenas[0].sets) - _IDLE_SETS) // 2
-        probe, seconds = min(4, most), 0.0
-        for _ in range(2):
-            order = checker.draw(range(len(side.arenas[0].sets)), probe)
+        # Waiting for a GPU takes longer than a few launches.
+        probe, seconds = most if self._device.enqueues else min(4, most), 0.0
+        order = checker.draw(range(len(side.arenas[0].sets)), probe)
+        for number in range(2):
             seconds = self._launch_and_check(
-                side, checker, side.arenas[0], order, projected=0, check=False
+                side,
+                checker,
+                side.arenas[0],
+                order,
+                projected=0,
+                check=False,
+                armed=number > 0 and self._device.enqueues,
             )
         launch_s = max(seconds - cost_s, 1e-7) / probe
         return max(1, min(most, math.ceil(_LENGTH_S / launch_s)))
@@ -518,8 +590,9 @@ class _Judgement:
             return
         by_request = self._device.enqueues or min(times.mine_s, times.theirs_s) >= _SINGLE_REQUEST_S
         cores = len(getattr(self._device, "cores", ()))
-        busy = max(times.cores_used(one, checker) for one in (side, reference))
-        if not by_request and (busy > _ONE_THREAD or cores < 2):
+        if not by_request and (
+            cores < 2 or any(times.cores_used(x, checker) > _ONE_THREAD for x in (side, reference))
+        ):
             self._notes.append("single launches were not compared: they are short, on many cores")
             return
         # The least of several tries: other work makes a try longer, never shorter.
@@ -665,6 +738,17 @@ def _own_folder(file: Path) -> Path:
     shared = (Path("/"), Path.home(), Path(tempfile.gettempdir()))
     folder = file.resolve().parent
     return file if folder in [place.resolve() for place in shared] else folder
+
+
+def _modules_of(backend_names: Sequence[str]) -> tuple[str, ...]:
+    """Return the slow modules that backends seem to import, which a template imports once: only
+    the time of a judgement depends on it."""
+    texts = list(backend_names)
+    for name in backend_names:
+        if backends.is_file(name):
+            with contextlib.suppress(OSError):
+                texts.append(Path(name).read_text(errors="replace"))
+    return tuple(module for module in _SLOW_MODULES if any(module in text for text in texts))
 
 
 def _fill(checker: SecretChecker, arena: Arena, index: int) -> None:

@@ -17,7 +17,6 @@ import os
 import select
 import shutil
 import signal
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,8 +37,9 @@ from kernelmark.devices._cores import available_memory
 from kernelmark.devices._host import HostBuffer
 from kernelmark.devices.base import Device
 from kernelmark.devices.cpu import CpuDevice
-from kernelmark.host.processes import own_command
+from kernelmark.host.cache import cache_root
 from kernelmark.judge import child
+from kernelmark.judge.processes import Forked, Templates
 from kernelmark.judge.sandbox import Policy, readable_folders
 from kernelmark.measure.sets import Arena, make_arena
 
@@ -56,9 +56,12 @@ _KEPT = (
     *("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_HOME", "ROCM_PATH", "LANG"),
     *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
 )
+# Set to the process's own folder.
+_OWN_VARIABLES = ("HOME", "TMPDIR", "KERNELMARK_CACHE", "TRITON_CACHE_DIR")
 _START_S = 120.0
 _GPU_BLOCK = 2 << 20
 _SPINS = 256  # between looks at the bell
+_SPIN_S = 0.05
 
 
 class Lost(CaseError):
@@ -146,8 +149,12 @@ class Side:
         threads: int = 0,
         readable: Sequence[Path] = (),
         limit_s: float = 60.0,
+        templates: Templates,
+        modules: Sequence[str] = (),
     ) -> None:
         self._device = device
+        self._templates = templates
+        self._modules = modules
         self.backend = backend
         self._limit_s = limit_s
         self._threads = threads
@@ -239,27 +246,24 @@ class Side:
                 for binding, sets in zip(bindings, placed, strict=True)
             ],
         }
+        if self._device.enqueues:
+            setup["cache"] = str(cache_root())
         kind, _, index = self._device.info.name.partition(":")
-        process = subprocess.Popen(
-            own_command("kernelmark.judge.child"),
-            stdin=subprocess.PIPE,
-            stdout=self._log,
-            stderr=self._log,
-            pass_fds=(ask_end, bell_end, *descriptors, *(p.descriptor for p, _, _ in pages)),
-            cwd=self.folder,
-            env=_environment(self.folder, kind, int(index or 0), threads),
-            start_new_session=True,
+        self.pid = self._templates.fork(
+            variables=_environment(kind, int(index or 0), threads),
+            own=dict.fromkeys(_OWN_VARIABLES, self.folder),
+            modules=self._modules,
+            folder=self.folder,
+            setup=setup,
+            log=self._log,
+            descriptors=[ask_end, bell_end, *descriptors, *(p.descriptor for p, _, _ in pages)],
         )
-        self._process = process
-        self.pid = process.pid
+        self._process = Forked(self.pid)
         self._closing.callback(self._kill)
         os.close(ask_end)
         os.close(bell_end)
         with contextlib.suppress(OSError):
             Path(f"/proc/{self.pid}/oom_score_adj").write_text("1000")
-        assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
-            pipe.write(json.dumps(setup).encode() + b"\n")
 
     def wait_until_ready(self) -> None:
         """Wait until the process is in its sandbox, and stop it. Nothing of the kernel has run."""
@@ -418,8 +422,17 @@ class Side:
         poll.register(self._bell, select.POLLIN)
         return bool(poll.poll(1e3 * seconds))
 
+    def _spin(self) -> None:
+        """Wait for the bell without sleeping for a while: a process that sleeps is woken tens of
+        microseconds late. A GPU's host has other cores for the child."""
+        end = time.perf_counter() + _SPIN_S
+        while not self._poll(0.0) and time.perf_counter() < end:
+            pass
+
     def _ring(self, limit_s: float, most: int) -> bytes:
         """Return what the child wrote to the bell."""
+        if self._device.enqueues:
+            self._spin()
         if not self._poll(limit_s):
             self._lose(
                 Status.TIMEOUT, Reason(f"no answer within {duration_text(limit_s)}", "no-answer")
@@ -430,9 +443,9 @@ class Side:
         return answer
 
     def _cause_of_death(self) -> tuple[Status, Reason]:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=2.0)
-        code = self._process.poll()
+        end = time.monotonic() + 2.0
+        while (code := self._process.poll()) is None and time.monotonic() < end:
+            time.sleep(0.001)
         tail = self.log_tail()
         after = f"; its last words: {tail}" if tail else ""
         if code is None:
@@ -463,7 +476,10 @@ class Side:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGSTOP)
         peek = os.WSTOPPED | os.WEXITED | os.WNOWAIT
-        info = os.waitid(os.P_PID, self.pid, peek)
+        try:
+            info = os.waitid(os.P_PID, self.pid, peek)
+        except ChildProcessError:  # it has ended, and was waited for
+            return
         if info is not None and info.si_code in (os.CLD_STOPPED, os.CLD_TRAPPED):
             os.waitid(os.P_PID, self.pid, os.WSTOPPED)
 
@@ -476,8 +492,7 @@ class Side:
         self._check_folder()
         if others := [pid for pid in _in_session(self.pid) if pid != self.pid]:
             for pid in others:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+                Forked(pid).kill()
             self._lose(Status.WRONG, Reason(f"it left {len(others)} other processes running"))
 
     def _check_folder(self) -> None:
@@ -508,11 +523,10 @@ class Side:
         return lines[-1] if lines else ""
 
     def _kill(self) -> None:
-        for pid in {self.pid, *_in_session(self.pid)}:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=5.0)
+        others = [pid for pid in _in_session(self.pid) if pid != self.pid]
+        self._process.kill()
+        for pid in others:
+            Forked(pid).kill()
 
     def close(self) -> None:
         """Kill the process and free its memory."""
@@ -528,16 +542,15 @@ def _spec_document(spec: TensorSpec) -> dict[str, Any]:
     return {"name": spec.name, "shape": list(spec.shape), "dtype": spec.dtype, "role": spec.role}
 
 
-def _environment(folder: str, kind: str, index: int, threads: int) -> dict[str, str]:
-    """Return the child's variables: of this process's, only those of libraries."""
+def _environment(kind: str, index: int, threads: int) -> dict[str, str]:
+    """Return a template's variables: of this process's, only those of libraries."""
     from kernelmark import devices
 
     variables = {name: os.environ[name] for name in _KEPT if name in os.environ}
     # Not those that restrict a worker to its GPU: the index is this process's.
     if kind == "cpu":
         variables |= devices.registry.get(kind).worker_variables(index, threads)
-    own = dict.fromkeys(("HOME", "TMPDIR", "KERNELMARK_CACHE", "TRITON_CACHE_DIR"), folder)
-    return variables | own | {"PYTHONDONTWRITEBYTECODE": "1"}
+    return variables | {"PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def _in_session(session: int) -> Iterator[int]:

@@ -124,11 +124,19 @@ class Values:
         values = decode(_uniform(spec, random), spec.dtype).reshape(spec.shape)
         return encode(np.ascontiguousarray(FAMILIES[family](values)).ravel(), spec.dtype)
 
-    def _random(self, name: str, number: int) -> np.random.Philox:
+    def stream_key(self, name: str) -> tuple[int, int]:
+        """Return the two words of the key of a tensor's stream."""
+        low, high = self._stream(name).state["state"]["key"].tolist()
+        return low, high
+
+    def _stream(self, name: str) -> np.random.Philox:
         if name not in self._streams:
             stream = hashlib.blake2b(name.encode(), key=self.key, digest_size=16).digest()
             self._streams[name] = np.random.Philox(key=int.from_bytes(stream, "little"))
-        generator = self._streams[name]
+        return self._streams[name]
+
+    def _random(self, name: str, number: int) -> np.random.Philox:
+        generator = self._stream(name)
         # Set, not constructed anew, which takes longer than the values of a small tensor.
         state = generator.state
         state["state"]["counter"] = np.array([0, 0, number, 0], np.uint64)
@@ -166,7 +174,17 @@ def _uniform(spec: TensorSpec, random: np.random.Philox) -> Bits:
         single += np.float32(spec.low)
         return single.view(storage("f32"))
     raw16 = random.random_raw(-(-count // 4)).view(np.uint16)[:count]
-    return _table(spec.dtype, spec.low, spec.high)[raw16]
+    return table_of(spec)[raw16]
+
+
+def is_tabled(spec: TensorSpec) -> bool:
+    """Return whether a tensor's values come from a table."""
+    return spec.type.kind == "float" and spec.type.name not in ("f64", "f32")
+
+
+def table_of(spec: TensorSpec) -> Bits:
+    """Return the table of a tensor's values, by 16 random bits."""
+    return _table(spec.dtype, spec.low, spec.high)
 
 
 @functools.lru_cache(maxsize=16)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,7 +23,8 @@ Kernel = Annotated[
     str,
     typer.Argument(
         metavar="KERNEL",
-        help="The kernel file to judge (.py, .cu, .hip): it is not trusted.",
+        help="The kernel file to judge (.py, .cu, .hip), which is not trusted; or a solution of "
+        "flashinfer-bench or SOL-ExecBench (.json), or of KernelBench (ModelNew in a .py).",
         show_default=False,
     ),
 ]
@@ -31,7 +33,8 @@ Reference = Annotated[
     o.option(
         "--reference BACKEND|FILE|none",
         o.MEASUREMENT,
-        help="Compare with this backend or kernel file, which is trusted and may define the op. "
+        help="Compare with this backend or kernel file, which is trusted and may define the op; or "
+        "with the definition (.json) or task (Model in a .py) that KERNEL solves. "
         "Default: numpy on a CPU, else cublaslt, hipblaslt or torch.",
         complete=o.complete_backends,
         common=True,
@@ -59,6 +62,24 @@ Seed = Annotated[
 ]
 
 
+Workloads = Annotated[
+    str,
+    o.option(
+        "--workloads FILE",
+        o.SELECTION,
+        help="Judge the workloads of this file (.jsonl), of a definition given by --reference.",
+    ),
+]
+Traces = Annotated[
+    str,
+    o.option(
+        "--traces FILE",
+        o.OUTPUT,
+        help="Append the verdicts on a solution to this file, as traces of flashinfer-bench.",
+    ),
+]
+
+
 def judge(
     context: typer.Context,
     *,
@@ -69,6 +90,8 @@ def judge(
     rounds: Rounds = 12,
     timeout: Timeout = 60.0,
     seed: Seed = "",
+    workloads: Workloads = "",
+    traces: Traces = "",
     store: o.StorePlace = None,
     no_store: o.NoStore = False,
     label: o.Label = "",
@@ -83,8 +106,8 @@ def judge(
     """
     from kernelmark.api.judge import judge_selection
 
-    if json_file is not None:
-        check_writable(json_file)
+    for file in filter(None, (json_file, traces)):
+        check_writable(file)
 
     def show(verdict: Verdict) -> None:
         if json_file != "-":
@@ -99,11 +122,15 @@ def judge(
             rounds=rounds,
             timeout_s=timeout,
             seed=seed,
+            workloads=workloads,
             store=target,
             label=label,
             argv=tuple(context.obj or ()),
             on_verdict=show,
         )
+    if traces:
+        with Path(traces).open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(trace) + "\n" for trace in judgement.traces)
     if json_file is not None:
         write(json_file, json.dumps(judgement.documents(), indent=1) + "\n")
     if judgement.run_id and not quiet:

@@ -1,4 +1,4 @@
-"""`kmark store check`."""
+"""`kmark store`: check, migrate and prune."""
 
 from __future__ import annotations
 

@@ -27,7 +27,14 @@ METRIC = Metric(name="latency_s", value=1e-7, unit="s", headline=True)
 NAMES = ("nightly", "Nightly", "a-b", "a b", "ab", "Zürich", "ZÜRICH", "_x", "éa", "Ea")
 MOST = 8  # pages of a kind
 ASKED = (
-    *("/runs?q=zürich", "/runs?q=ÜR", "/runs?q=NIGHT", "/runs?q=%25", "/runs?q=_", "/runs?label=ab"),
+    *(
+        "/runs?q=zürich",
+        "/runs?q=ÜR",
+        "/runs?q=NIGHT",
+        "/runs?q=%25",
+        "/runs?q=_",
+        "/runs?label=ab",
+    ),
     *("/runs?state=interrupted", "/runs?offset=5", "/kernels?sort=value&order=desc"),
     *("/kernels?q=512+torch", "/kernels?state=broken", "/search?q=run-00", "/search?q=gemm"),
     *("/compare?show=all", "/compare?rule=threshold", "/charts?kind=speedup", "/runs?rows=all"),

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import FAKE
+
 ROOT = Path(__file__).parents[3]
 
 
@@ -35,3 +37,60 @@ def test_a_sound_store_and_a_damaged_one(kmark, tmp_path):
 def test_drills_of_the_store(drill):
     command = [sys.executable, "benchmarks/drills.py", "--quick", "--only", drill]
     subprocess.run(command, cwd=ROOT, check=True)
+
+
+def test_a_store_is_copied_twice_and_a_damaged_run_left_out(kmark, tmp_path):
+    store, target = tmp_path / "store.sqlite", tmp_path / "copy.sqlite"
+    assert kmark(*FAKE, "--label", "one").code == 0
+    assert kmark(*FAKE, "--label", "two").code == 0
+    ended = kmark("store", "migrate", store, target, "--json", "-")
+    runs = json.loads(ended.out)
+    assert (ended.code, runs["added"], runs["known"]) == (0, runs["added"], 0)
+    again = json.loads(kmark("store", "migrate", store, target, "--json", "-").out)
+    assert (again["runs"], again["added"], again["known"]) == (0, 0, runs["added"])
+    assert kmark("store", "check", "--store", target).code == 0
+    shown = kmark("show", "one", "--json", "-", "--store", target)
+    assert json.loads(shown.out) == json.loads(kmark("show", "one", "--json", "-").out)
+    with contextlib.closing(sqlite3.connect(store)) as other, other:
+        other.execute("UPDATE results SET median_s = 1 WHERE no = (SELECT max(no) FROM results)")
+    ended = kmark("store", "migrate", store, tmp_path / "new.sqlite", "--json", "-")
+    assert ended.code == 3
+    assert len(json.loads(ended.out)["problems"]) == 1
+    assert kmark("store", "check", "--store", tmp_path / "new.sqlite").code == 0
+
+
+def test_copies_that_cannot_be_made_are_refused(refused, tmp_path, kmark):
+    refused("store", "migrate", tmp_path / "none.sqlite", tmp_path / "copy.sqlite")
+    assert kmark(*FAKE).code == 0
+    store = tmp_path / "store.sqlite"
+    refused("store", "migrate", store, store)
+    refused("store", "migrate", store, "postgresql://nobody@127.0.0.1:1/none")
+
+
+def test_old_runs_are_pruned_after_a_dry_run(kmark, refused, tmp_path):
+    for label in ("one", "two"):
+        assert kmark(*FAKE, "--label", label).code == 0
+    assert kmark(*FAKE, "--label", "one").code == 0
+    refused("store", "prune")
+    with contextlib.closing(sqlite3.connect(tmp_path / "store.sqlite")) as other:
+        ids = [
+            row[0]
+            for row in other.execute("SELECT id FROM runs WHERE label = 'one' ORDER BY started")
+        ]
+    prune = ("store", "prune", "--runs", "1e-9")
+    dry = kmark(*prune, "--dry-run")
+    assert (dry.code, ids[1] in dry.err, ids[0] in dry.err) == (0, True, False)
+    refused(*prune)  # no terminal to ask on
+    assert kmark(*prune, "-y").code == 0
+    left = [run["label"] for run in json.loads(kmark("list", "runs", "--json", "-").out)]
+    assert sorted(left) == ["one", "two"]
+
+
+def test_hosts_are_merged_into_one_site(kmark, tmp_path):
+    labels = ("here", "there")
+    for label in labels:
+        assert kmark(*FAKE, "--label", label, "--store", tmp_path / f"{label}.sqlite").code == 0
+    stores = ("--store", tmp_path / "here.sqlite", "--merge", tmp_path / "there.sqlite")
+    assert kmark("site", "-o", tmp_path / "public", *stores).code == 0
+    rows = json.loads((tmp_path / "public/runs.json").read_text())["tables"][0]["rows"]
+    assert {row["label"] for row in rows} == set(labels)

@@ -400,6 +400,16 @@ Minutes = Annotated[
         "--minutes M", SEARCH, help="Limit the minutes per problem; 0: no limit.", common=True
     ),
 ]
+Family = Annotated[
+    int,
+    o.option(
+        "--family N",
+        SEARCH,
+        help="Search one of several problems of similar sizes in full, and evaluate only N "
+        "candidates for the others, the best on the problems next to them; 0: search all.",
+        common=True,
+    ),
+]
 Seed = Annotated[int, o.option("--seed N", SEARCH, help="Seed the search.")]
 MinRatio = Annotated[
     float,
@@ -549,6 +559,7 @@ def plan(
     strategy: StrategyName = "kmark",
     evaluations: Evaluations = 100,
     minutes: Minutes = 0.0,
+    family: Family = 0,
     seed: Seed = 1,
     min_ratio: MinRatio = 1.03,
     min_gain_us: MinGain = 0.5,
@@ -582,6 +593,7 @@ def plan(
         strategy=strategy,
         seed=seed,
         budget=Budget(evaluations=evaluations, minutes=minutes),
+        family=family,
         acceptance=Acceptance(min_ratio=min_ratio, min_gain_us=min_gain_us),
         force=force,
     )

@@ -295,7 +295,7 @@ def fill(store: Store, count: int, archs: Sequence[str] = (GPU.arch,), samples: 
 
 
 @contextlib.contextmanager
-def serving(place: Path, port: int = 0) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def serving(place: Path | str, port: int = 0) -> Iterator[tuple[subprocess.Popen[str], str]]:
     words = [sys.executable, "-m", "kernelmark", "serve", "--port", str(port)]
     process = subprocess.Popen([*words, "--store", str(place)], stderr=subprocess.PIPE, text=True)
     try:

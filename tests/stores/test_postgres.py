@@ -61,6 +61,25 @@ def test_two_writers_that_replace_results_of_one_run(store: Store, postgres_plac
     assert tally == total
 
 
+def test_the_version_is_that_of_the_store_and_not_of_the_server(store: Store) -> None:
+    store.add_results("one", RESULTS)
+    before = store.version()
+    with engine.writing(store._engine) as connection:
+        connection.exec_driver_sql("CREATE TEMPORARY TABLE other AS SELECT 1")
+    assert store.version() == before
+    changes = (
+        lambda: store.add_results("one", RESULTS[:1]),
+        lambda: store.thin_samples("one"),
+        lambda: store.pin("golden", "one"),
+        lambda: store.unpin("golden"),
+        lambda: store.delete_run("one"),
+    )
+    for change in changes:
+        change()
+        assert store.version() != before
+        before = store.version()
+
+
 @pytest.mark.parametrize(
     "damage",
     [

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
+from types import SimpleNamespace
 
 import pytest
 
 from kernelmark import ops
 from kernelmark.core.immutable import FrozenDict
-from kernelmark.core.result import Space, config_key
+from kernelmark.core.result import config_key
 from kernelmark.runners.local import LocalRunner
 from kernelmark.tune import journal
 from kernelmark.tune.driver import Driver
 from kernelmark.tune.families import RADIUS, Searched, joined, ranked
-from kernelmark.tune.plans import Budget, Draft, TunePlan, distance, plan_text, read_plan
+from kernelmark.tune.plans import Budget, TunePlan, distance, plan_text, read_plan
 from kernelmark_dev.tuning import fake_plans
 
 
@@ -29,15 +31,12 @@ def a_plan(name: str, m: int, n: int = 64, budget: int = 100, dtype: str = "f32"
     )
 
 
-def drafts(*plans: TunePlan) -> list[Draft]:
-    return [Draft(plan=plan, space=Space(parameters={"a": (1, 2)})) for plan in plans]
-
-
 def test_a_problem_follows_the_nearest_earlier_one_that_is_searched():
-    plans = [draft.plan for draft in joined(drafts(
-        a_plan("big", 4096), a_plan("near", 3000), a_plan("half", 2048), a_plan("far", 64),
-        a_plan("other", 4096, n=4096), a_plan("type", 4096, dtype="f16"), a_plan("small", 80),
-    ), 12)]  # fmt: skip
+    every = (
+        *(a_plan("big", 4096), a_plan("near", 3000), a_plan("half", 2048), a_plan("far", 64)),
+        *(a_plan("other", 4096, n=4096), a_plan("type", 4096, dtype="f16"), a_plan("small", 80)),
+    )
+    plans = joined(every, 12)
     follows = {plan.name: plan.follows for plan in plans}
     assert follows == {
         "big": "", "near": "big", "half": "big", "far": "", "other": "", "type": "", "small": "far",
@@ -51,14 +50,14 @@ def test_a_problem_follows_the_nearest_earlier_one_that_is_searched():
 
 
 def test_a_family_never_raises_a_budget():
-    first, second = joined(drafts(a_plan("a", 64, budget=5), a_plan("b", 65, budget=5)), 12)
-    assert (first.plan.budget.evaluations, second.plan.budget.evaluations) == (5, 5)
+    first, second = joined([a_plan("a", 64, budget=5), a_plan("b", 65, budget=5)], 12)
+    assert (first.budget.evaluations, second.budget.evaluations) == (5, 5)
 
 
 def test_two_hundred_problems_of_five_layers_are_few_searches():
     sizes = [(4096, 4096), (28672, 4096), (4096, 14336), (6144, 4096), (10240, 8192)]
     plans = [a_plan(f"p{m}-{n}", m, n=n) for n, _ in sizes for m in [1 + 97 * i for i in range(42)]]
-    found = [draft.plan for draft in joined(drafts(*plans), 12)]
+    found = joined(plans, 12)
     assert sum(plan.budget.evaluations for plan in found) < 0.4 * 100 * len(plans)
 
 
@@ -139,3 +138,15 @@ def test_the_best_candidates_of_a_search_are_evaluated_first_elsewhere(tmp_path,
     again, tried_again = candidates(tmp_path, follower.name)
     assert again.starts == header.starts
     assert tried_again[:4] == tried
+
+
+@pytest.mark.slow
+def test_searches_end_in_time_for_their_finals(tmp_path, workers_here, monkeypatch):
+    """The clock stands still, and the finals would take longer than what is left."""
+    clock = SimpleNamespace(monotonic=lambda: 0.0, time=time.time)
+    monkeypatch.setattr("kernelmark.tune.driver.time", clock)
+    (plan,) = fake_plans(1, evaluations=40)
+    driver = Driver([plan], LocalRunner(["fake"], timeout_s=5, jobs=1), tmp_path, minutes=1e-6)
+    driver.run()
+    assert driver.cut == [plan.name]
+    assert 0 < driver.outcomes[plan.name].evaluations < 40

@@ -530,7 +530,11 @@ def plan(
         timed_by=summary.basis.backend if summary and summary.basis.arch == info.arch else "",
     )
     if family:
-        drafts = families.joined(drafts, family)
+        followed = families.joined([draft.plan for draft in drafts], family)
+        drafts = [
+            dataclasses.replace(draft, plan=plan)
+            for draft, plan in zip(drafts, followed, strict=True)
+        ]
     if drafts and added:
         with hinted("make room or allow writing there, then give the same command again"):
             workloads.write(TuningFolder.make(place).workload, workload)

@@ -17,7 +17,7 @@ from kernelmark import ops
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Config, config_key
 from kernelmark.tune.journal import Header, Trial
-from kernelmark.tune.plans import Draft, TunePlan, distance
+from kernelmark.tune.plans import TunePlan, distance
 
 # Doublings between a problem and the one that it follows.
 RADIUS = 1.5
@@ -47,23 +47,21 @@ class Searched:
         return cls(problem=problem, backend=header.backend, arch=header.arch, times=times)
 
 
-def joined(drafts: Sequence[Draft], evaluations: int) -> list[Draft]:
+def joined(plans: Sequence[TunePlan], evaluations: int) -> list[TunePlan]:
     """Return the plans with families: one within RADIUS of an earlier one that is searched in full
     follows the nearest of these, with at most so many evaluations."""
     leaders: list[TunePlan] = []
     changed = []
-    for draft in drafts:
-        plan = draft.plan
+    for plan in plans:
         near = [(distance(plan.problem, leader.problem), leader.name) for leader in leaders]
-        nearest = min(near, default=(math.inf, ""))
-        if nearest[0] > RADIUS:
+        apart, name = min(near, default=(math.inf, ""))
+        if apart > RADIUS:
             leaders.append(plan)
-        else:
-            budget = dataclasses.replace(
-                plan.budget, evaluations=min(evaluations, plan.budget.evaluations)
-            )
-            plan = dataclasses.replace(plan, follows=nearest[1], budget=budget)
-        changed.append(dataclasses.replace(draft, plan=plan))
+            changed.append(plan)
+            continue
+        least = min(evaluations, plan.budget.evaluations)
+        budget = dataclasses.replace(plan.budget, evaluations=least)
+        changed.append(dataclasses.replace(plan, follows=name, budget=budget))
     return changed
 
 

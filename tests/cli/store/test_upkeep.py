@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from tests.cli.conftest import FAKE
 
 ROOT = Path(__file__).parents[3]
@@ -40,7 +39,8 @@ def test_drills_of_the_store(drill):
 
 
 def test_a_store_is_copied_twice_and_a_damaged_run_left_out(kmark, tmp_path):
-    store, target = tmp_path / "store.sqlite", tmp_path / "copy.sqlite"
+    store, target = str(tmp_path / "store.sqlite"), str(tmp_path / "copy.sqlite")
+    new = str(tmp_path / "new.sqlite")
     assert kmark(*FAKE, "--label", "one").code == 0
     assert kmark(*FAKE, "--label", "two").code == 0
     ended = kmark("store", "migrate", store, target, "--json", "-")
@@ -53,18 +53,20 @@ def test_a_store_is_copied_twice_and_a_damaged_run_left_out(kmark, tmp_path):
     assert json.loads(shown.out) == json.loads(kmark("show", "one", "--json", "-").out)
     with contextlib.closing(sqlite3.connect(store)) as other, other:
         other.execute("UPDATE results SET median_s = 1 WHERE no = (SELECT max(no) FROM results)")
-    ended = kmark("store", "migrate", store, tmp_path / "new.sqlite", "--json", "-")
+    ended = kmark("store", "migrate", store, new, "--json", "-")
     assert ended.code == 3
     assert len(json.loads(ended.out)["problems"]) == 1
-    assert kmark("store", "check", "--store", tmp_path / "new.sqlite").code == 0
+    assert kmark("store", "check", "--store", new).code == 0
 
 
 def test_copies_that_cannot_be_made_are_refused(refused, tmp_path, kmark):
-    refused("store", "migrate", tmp_path / "none.sqlite", tmp_path / "copy.sqlite")
+    missing, copy, store = (str(tmp_path / f"{name}.sqlite") for name in ("none", "copy", "store"))
+    refused("store", "migrate", missing, copy, reason="store-missing", store=missing)
+    assert not (tmp_path / "copy.sqlite").exists()
     assert kmark(*FAKE).code == 0
-    store = tmp_path / "store.sqlite"
-    refused("store", "migrate", store, store)
-    refused("store", "migrate", store, "postgresql://nobody@127.0.0.1:1/none")
+    refused("store", "migrate", store, store, store=store)
+    url = "postgresql://nobody@127.0.0.1:1/none"
+    refused("store", "migrate", store, url, store=url)
 
 
 def test_old_runs_are_pruned_after_a_dry_run(kmark, refused, tmp_path):
@@ -89,8 +91,11 @@ def test_old_runs_are_pruned_after_a_dry_run(kmark, refused, tmp_path):
 def test_hosts_are_merged_into_one_site(kmark, tmp_path):
     labels = ("here", "there")
     for label in labels:
-        assert kmark(*FAKE, "--label", label, "--store", tmp_path / f"{label}.sqlite").code == 0
-    stores = ("--store", tmp_path / "here.sqlite", "--merge", tmp_path / "there.sqlite")
-    assert kmark("site", "-o", tmp_path / "public", *stores).code == 0
+        assert (
+            kmark(*FAKE, "--label", label, "--store", str(tmp_path / f"{label}.sqlite")).code == 0
+        )
+    here, there = (str(tmp_path / f"{label}.sqlite") for label in labels)
+    public = str(tmp_path / "public")
+    assert kmark("site", "-o", public, "--store", here, "--merge", there).code == 0
     rows = json.loads((tmp_path / "public/runs.json").read_text())["tables"][0]["rows"]
     assert {row["label"] for row in rows} == set(labels)

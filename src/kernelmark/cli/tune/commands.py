@@ -76,8 +76,8 @@ MinutesInAll = Annotated[
     o.option(
         "--minutes M",
         o.RUNNING,
-        help="Stop searching after M minutes and compare what was found; 0: no limit. Repeat the "
-        "command to continue.",
+        help="End after M minutes: stop searching in time to compare what was found; 0: no limit. "
+        "Repeat the command to continue.",
     ),
 ]
 RetryCandidates = Annotated[

@@ -179,6 +179,7 @@ class Session:
         space = self._searched = space_of(plan, info)
         pipeline = pipeline or Pipeline()
         starts = [*([space.default] if space.default else []), *space.seeds]
+        own_starts = len(starts)
         if journal.header is not None:
             starts = list(journal.header.starts)
         elif plan.follows:
@@ -186,7 +187,8 @@ class Session:
         else:
             starts += starts_from(plan, info.arch, winners, self._points)
         # Of one that follows, only what the starts have: listing the whole space takes a second.
-        self._searched = _spanned(space, starts) if plan.follows else space
+        if plan.follows and len(starts) > own_starts:
+            self._searched = _spanned(space, starts)
         self.header = journal.begin(
             Header(
                 plan=search_digest(plan),

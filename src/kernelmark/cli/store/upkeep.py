@@ -82,6 +82,7 @@ def migrate(source: Source, target: Target, json: o.Json = None, quiet: o.Quiet 
         raise UsageError(f"{source} cannot be copied to itself", hint="name another store as TO")
     copied = added = known = 0
     problems: list[str] = []
+    hints: list[str | None] = []
     with open_store(source, readonly=True) as old, open_store(target) as new:
         every, _ = old.find_runs(limit=2**31)
         with _counting("copying", len(every), quiet=quiet) as count:
@@ -92,6 +93,7 @@ def migrate(source: Source, target: Target, json: o.Json = None, quiet: o.Quiet 
                     if error.message.code not in ("text", "run-differs"):
                         raise
                     problems.append(f"run {run.id}: {error.message}")
+                    hints.append(error.hint)
                 else:
                     copied += outcome.changed
                     added, known = added + outcome.added, known + outcome.known
@@ -100,8 +102,8 @@ def migrate(source: Source, target: Target, json: o.Json = None, quiet: o.Quiet 
     if json is not None:
         report = {"runs": copied, "added": added, "known": known, "problems": problems}
         write(json, json_text(report))
-    for problem in problems:
-        complain(problem)
+    for problem, hint in zip(problems, hints, strict=True):
+        complain(problem, hint)
     if not quiet:
         there = f"; {counted(known, 'result')} already there" if known else ""
         say(

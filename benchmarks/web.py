@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import functools
 import http.client
 import itertools
 import os
@@ -54,6 +55,7 @@ from kernelmark.core.result import (
 )
 from kernelmark.devices import registry
 from kernelmark.stores import new_run_id, open_store, writing
+from kernelmark.stores.packing import checksum_result
 from kernelmark.stores.store import Scope, Store
 from kernelmark_dev import evidence
 
@@ -178,14 +180,14 @@ def cases() -> list[Case]:
     return every[:CASES]
 
 
-def a_result(case: Case, level_s: float, source: random.Random) -> Result:
+def a_result(case: Case, level_s: float, source: random.Random, samples: int = 7) -> Result:
     typical_s = level_s * source.gauss(1, 0.005)
     blocks = tuple(
         Block(
             process=0,
             allocation=i,
-            samples_s=tuple(typical_s * source.uniform(0.997, 1.003) for _ in range(7)),
-            clocks_mhz=tuple(source.uniform(1740, 1760) for _ in range(7)),
+            samples_s=tuple(typical_s * source.uniform(0.997, 1.003) for _ in range(samples)),
+            clocks_mhz=tuple(source.uniform(1740, 1760) for _ in range(samples)),
             telemetry=Telemetry(clock_mhz=1750.0, power_w=600.0),
         )
         for i in range(3)
@@ -215,78 +217,85 @@ def a_result(case: Case, level_s: float, source: random.Random) -> Result:
     )
 
 
-def variants(source: random.Random) -> list[list[Result]]:
+def variants(source: random.Random, samples: int = 7) -> list[list[Result]]:
     """A few measurements of each case; the last two are 8 % slower, and failed."""
     made = []
     for case in cases():
         op = ops.registry.get(case.problem.op)
         least_s = max(op.flops(case.problem) / 7.9e14, op.bytes(case.problem) / 4.2e12) + 2e-6
         level_s = least_s / source.uniform(0.5, 0.8)
-        good = [a_result(case, level_s, source) for _ in range(VARIANTS)]
+        good = [a_result(case, level_s, source, samples) for _ in range(VARIANTS)]
         failed = dataclasses.replace(
             good[0], status=Status.CRASHED, measurement=None, check=None, error="signal 11"
         )
-        made.append([*good, a_result(case, 1.08 * level_s, source), failed])
+        made.append([*good, a_result(case, 1.08 * level_s, source, samples), failed])
     return made
 
 
-def a_run(number: int, source: random.Random) -> Run:
+def a_run(number: int, source: random.Random, gpu: DeviceInfo = GPU) -> Run:
     started = STARTED + number * DAY_S
     libraries = {"torch": f"2.{number // 100}", "triton": f"3.{number // 150}"}
     return Run(
         id=new_run_id(started, source),
         started=started,
         finished=started + 3600,
-        environment=Environment(host="gpu", devices=(GPU,), libraries=libraries),
+        environment=Environment(host=f"host-{gpu.arch}", devices=(gpu,), libraries=libraries),
         suite="bench",
-        label="nightly",
+        label=f"nightly-{gpu.arch}",
         cases=CASES,
         state=RunState.DONE,
     )
 
 
-def fill(store: Store, count: int) -> None:
-    """Runs of all cases; in the last one, some are slower and some crash."""
+def fill(store: Store, count: int, archs: Sequence[str] = (GPU.arch,), samples: int = 7) -> None:
+    """Runs of all cases, one a night on each architecture; in the last night, some are slower and
+    some crash."""
     source = random.Random(1)
-    roof = Roof(
-        device=GPU.name,
-        arch=GPU.arch,
-        kind="flops",
-        name="bf16",
-        value=7.9e14,
-        how="",
-        measured=1.0,
-    )
-    memory = dataclasses.replace(roof, kind="bytes", name="dram", value=4.2e12)
-    store.add_roofs([roof, memory], host="gpu")
-    made = variants(source)
+    gpus = [dataclasses.replace(GPU, arch=arch) for arch in archs]
+    for gpu in gpus:
+        roof = Roof(
+            device=gpu.name,
+            arch=gpu.arch,
+            kind="flops",
+            name="bf16",
+            value=7.9e14,
+            how="",
+            measured=1.0,
+        )
+        memory = dataclasses.replace(roof, kind="bytes", name="dram", value=4.2e12)
+        store.add_roofs([roof, memory], host=f"host-{gpu.arch}")
+    made = variants(source, samples)
     width = len(made[0])
     flat = [result for each in made for result in each]
-    # Packed once: only the number of its run differs between rows.
+    # Packed once: rows of runs and architectures differ in these and their checksums.
     numbers = store._catalogue.numbers(flat, store._write)
-    packed = writing.result_rows(flat, numbers, 0, 0)
+    packed = writing.result_rows(flat, numbers, (0, ""), 0)
+    series = [result.case.series for result in flat]
     for number in range(count):
-        run = a_run(number, source)
+        gpu = gpus[number % len(gpus)]
+        run = a_run(number // len(gpus), source, gpu)
         store.add_run(run)
         run_no = store._number(run.id)
         rows = []
         for case in range(CASES):
-            chosen = source.randrange(VARIANTS)
-            if number == count - 1 and case % 97 == 0:
-                chosen = width - 1 if case % 2 else width - 2
-            rows.append((run_no, *packed[case * width + chosen][1:]))
-
-        def insert(connection: Any, rows: list[Any] = rows) -> None:
-            writing.insert_results(connection, rows, replace=False)
-
-        store._write(insert)
+            chosen = case * width + source.randrange(VARIANTS)
+            if number >= count - len(gpus) and case % 97 == 0:
+                chosen = case * width + width - (1 if case % 2 else 2)
+            _, case_no, device, process, _, timing_no, status, *rest = packed[chosen]
+            *values, _ = rest
+            times, modes = tuple(values[:5]), tuple(values[8:])
+            texts = (device, gpu.arch, status, *modes)
+            checksum = checksum_result(run.id, series[chosen], texts, times)
+            head = (run_no, case_no, device, process, gpu.arch, timing_no, status)
+            rows.append((*head, *values, checksum))
+        store._write(functools.partial(writing.insert_results, rows=rows, replace=False))
 
 
 # -- a server
 
 
 @contextlib.contextmanager
-def serving(place: Path, port: int = 0) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def serving(place: Path | str, port: int = 0) -> Iterator[tuple[subprocess.Popen[str], str]]:
     words = [sys.executable, "-m", "kernelmark", "serve", "--port", str(port)]
     process = subprocess.Popen([*words, "--store", str(place)], stderr=subprocess.PIPE, text=True)
     try:

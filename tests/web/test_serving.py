@@ -88,3 +88,13 @@ def test_a_host_that_is_no_name_is_a_usage_error():
     for host in ("a" * 70, "..", "\0"):
         with pytest.raises(UsageError):
             _bind(host, 0)
+
+
+def test_the_health_is_that_of_the_database(client, store, monkeypatch):
+    assert client.get("/healthz").json()["status"] == "ok"
+
+    def lost(self):
+        raise StoreError("the database does not answer")
+
+    monkeypatch.setattr(type(store), "version", lost)
+    assert client.get("/healthz").status_code == 503

@@ -31,6 +31,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kernelmark.api import retention
 from kernelmark.api.plan import Plan, plan
 from kernelmark.api.roofs import DeviceRoofs, known_roofs, measure_roofs, roofs_for_plan
 from kernelmark.api.run import Conduct, measure
@@ -335,8 +336,6 @@ def _wrong(value: object, file: str, key: str, example: str) -> UsageError:
 
 
 _VERSION = 1
-_DAY_S = 86400.0
-_WEEK_S = 7 * _DAY_S
 _COMMAND_TIMEOUT_S = 3600.0
 _MOST_MOVERS = 5  # in a message
 _LOOKED_AT = 50  # newest runs that are searched for the run of a step
@@ -614,27 +613,18 @@ class _Night:
             self._tell(f"note: {error.message}")
 
     def _thin(self) -> None:
-        keep, now = self._file.keep, self._tools.now()
-        pinned = set(self._store.pins().values())
-        kept: set[tuple[object, ...]] = set()
-        removed = thinned = 0
-        names = {self._file.name, f"{self._file.name}-again"}
-        names |= {f"{self._file.name}-confirm-{side}" for side in ("base", "head")}
-        for run in sorted(self._store.runs(), key=lambda run: run.started):
-            age_days = (now - run.started) / _DAY_S
-            if run.label not in names or run.id in pinned:
-                continue
-            # One run a week of each kind stays, so that a series keeps its beginning.
-            devices = tuple(info.name for info in run.environment.devices)
-            kind = (int(run.started // _WEEK_S), run.suite, devices)
-            spare = kind in kept or run.label != self._file.name
-            if keep.runs and age_days > keep.runs and spare:
-                self._store.delete_run(run.id)
-                removed += 1
-                continue
-            kept.add(kind)
-            if keep.samples and age_days > keep.samples:
-                thinned += self._store.thin_samples(run.id) > 0
+        keep = self._file.keep
+        again = {f"{self._file.name}-again"}
+        again |= {f"{self._file.name}-confirm-{side}" for side in ("base", "head")}
+        pruned = retention.prune(
+            self._store,
+            now=self._tools.now(),
+            runs_days=keep.runs,
+            samples_days=keep.samples,
+            labels={self._file.name, *again},
+            spares=again,
+        )
+        removed, thinned = len(pruned.removed), len(pruned.thinned)
         if removed or thinned:
             self._tell(
                 f"retention: {counted(removed, 'run')} removed, "

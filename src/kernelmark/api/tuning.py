@@ -43,7 +43,7 @@ from kernelmark.runners.events import CaseFinished, Event, Note
 from kernelmark.runners.jobs import compiles
 from kernelmark.runners.local import LocalRunner
 from kernelmark.runners.session import OnEvent
-from kernelmark.tune import evaluate, journal, plans, results, strategies
+from kernelmark.tune import evaluate, families, journal, plans, results, strategies
 from kernelmark.tune import summary as summaries
 from kernelmark.tune.driver import Driver
 from kernelmark.tune.driver import OnEvent as OnTuneEvent
@@ -487,6 +487,7 @@ def plan(
     seed: int = 1,
     budget: Budget | None = None,
     acceptance: Acceptance | None = None,
+    family: int = 0,
     force: bool = False,
 ) -> Planned:
     """Write a plan for each problem of a tuning folder that is worth tuning.
@@ -500,6 +501,7 @@ def plan(
         limit, it selects among the problems of the folder.
     strategy, seed, budget: how to search, and for how long.
     acceptance: least improvement that is kept.
+    family: candidates of a problem that follows one of similar sizes; 0 searches each in full.
     force: overwrite plans that were edited by hand.
     """
     backend = backends.canonical(backend)
@@ -530,6 +532,12 @@ def plan(
         # Times from another architecture weight the problems, but are no reference times here.
         timed_by=summary.basis.backend if summary and summary.basis.arch == info.arch else "",
     )
+    if family:
+        followed = families.joined([draft.plan for draft in drafts], family)
+        drafts = [
+            dataclasses.replace(draft, plan=plan)
+            for draft, plan in zip(drafts, followed, strict=True)
+        ]
     if drafts and added:
         with hinted("make room or allow writing there, then give the same command again"):
             workloads.write(TuningFolder.make(place).workload, workload)

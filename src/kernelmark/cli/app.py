@@ -24,7 +24,7 @@ from kernelmark.cli.measure import iree, judge, run
 from kernelmark.cli.options import expand_options
 from kernelmark.cli.output import complain, say, silenced
 from kernelmark.cli.share import mcp, report
-from kernelmark.cli.store import listing, transfer
+from kernelmark.cli.store import listing, transfer, upkeep
 from kernelmark.cli.tune import apply as tune_apply
 from kernelmark.cli.tune import commands as tune
 from kernelmark.core.errors import KernelmarkError, ProblemError, UsageError
@@ -220,7 +220,7 @@ _JOBS: dict[str, dict[str, Callable[..., Any] | typer.Typer]] = {
         "export": transfer.export,
         "import": transfer.import_results,
         "delete": transfer.delete,
-        "store": listing.app,
+        "store": upkeep.app,
     },
     "Compare": {
         "ab": ab.ab,

@@ -249,6 +249,12 @@ def writing(engine: Engine) -> Iterator[Connection]:
         yield connection
 
 
+_LAST_WRITERS = " UNION ALL ".join(
+    f"SELECT count(*), sum(CAST(CAST(xmin AS text) AS bigint)) FROM {table}"
+    for table in ("runs", "pins", "marks", "tokens")
+)
+
+
 class Watch:
     """Detects changes of the store without reading its tables. Threads may share an instance."""
 
@@ -256,20 +262,30 @@ class Watch:
         self._engine = engine
         self._lock = threading.Lock()
         self._connection: PoolProxiedConnection | None = None
+        self._snapshot = self._rows = ""
 
     def version(self) -> str:
         """Return a text that changes with every commit to the store, by any process."""
         with self._lock:
             if self._engine.dialect.name != "sqlite":
-                # The snapshot lists open writing transactions.
-                with self._engine.connect() as connection:
-                    query = "SELECT CAST(pg_current_snapshot() AS text)"
-                    return str(connection.exec_driver_sql(query).scalar())
+                return self._postgres_version()
             # SQLite counts commits of other connections per connection, so keep the same one. A raw
             # connection has no transaction, which would keep reading the snapshot at its start.
             if self._connection is None:
                 self._connection = self._engine.raw_connection()
             return str(self._connection.cursor().execute("PRAGMA data_version").fetchone()[0])
+
+    def _postgres_version(self) -> str:
+        """Return the transactions that last wrote the rows of the small tables; every change of the
+        store writes one. The snapshot, which lists open writing transactions, decides whether to
+        look: it also changes with every commit to other databases of the server."""
+        with self._engine.connect() as connection:
+            query = "SELECT CAST(pg_current_snapshot() AS text)"
+            snapshot = connection.exec_driver_sql(query).scalar()
+            if snapshot != self._snapshot:
+                self._rows = str(connection.exec_driver_sql(_LAST_WRITERS).all())
+                self._snapshot = snapshot
+            return self._rows
 
     def close(self) -> None:
         with self._lock:

@@ -141,6 +141,20 @@ _MARKS = (
     " reason TEXT NOT NULL, author TEXT NOT NULL, created {real} NOT NULL,"
     " PRIMARY KEY (series, kind))"
 )
+# SQLite compares texts by bytes, and ignores case in ASCII only; so must PostgreSQL, whose default
+# depends on the database, or the same names would be found and sorted differently.
+_BY_BYTES = """
+ALTER TABLE runs ALTER COLUMN id TYPE TEXT COLLATE "C", ALTER COLUMN label TYPE TEXT COLLATE "C",
+  ALTER COLUMN suite TYPE TEXT COLLATE "C", ALTER COLUMN state TYPE TEXT COLLATE "C";
+ALTER TABLE pins ALTER COLUMN name TYPE TEXT COLLATE "C";
+ALTER TABLE tokens ALTER COLUMN name TYPE TEXT COLLATE "C";
+ALTER TABLE marks ALTER COLUMN series TYPE TEXT COLLATE "C";
+"""
+# A case of ten architectures is ten series: the index finds the points of one of them.
+_BY_SERIES = """
+DROP INDEX ix_results_case_no;
+CREATE INDEX ix_results_series ON results (case_no, arch, run_no);
+"""
 _MIGRATIONS = {
     1: _FIRST,
     2: _MICRO,
@@ -150,6 +164,7 @@ _MIGRATIONS = {
     6: "ALTER TABLE results ADD COLUMN doubt TEXT",  # why history does not judge a point
     7: _MARKS,
     8: _CHECKSUMS,
+    9: "",  # of PostgreSQL only
 }
 _TYPES = {
     "sqlite": {"serial": "INTEGER PRIMARY KEY", "int": "INTEGER", "real": "REAL", "blob": "BLOB"},
@@ -163,9 +178,10 @@ _TYPES = {
 _OF_ONE_DIALECT = {
     # SQLite would rewrite a page of this index for every result, which doubles the time of adding
     # one. Without it, a series is found through the index of each run.
-    "postgresql": "CREATE INDEX ix_results_case_no ON results (case_no, run_no)",
+    (1, "postgresql"): "CREATE INDEX ix_results_case_no ON results (case_no, run_no)",
     # "kmrk" identifies stores among SQLite files, also for file(1).
-    "sqlite": f"PRAGMA application_id = {APPLICATION_ID}",
+    (1, "sqlite"): f"PRAGMA application_id = {APPLICATION_ID}",
+    (9, "postgresql"): _BY_BYTES + _BY_SERIES,
 }
 
 
@@ -176,9 +192,8 @@ def numbers() -> list[int]:
 
 def statements(number: int, dialect: str) -> list[str]:
     """Return the DDL statements of a migration for `dialect`."""
-    ddl = _MIGRATIONS[number].format(**_TYPES[dialect])
-    parts = [part.strip() for part in ddl.split(";") if part.strip()]
-    return [*parts, _OF_ONE_DIALECT[dialect]] if number == 1 else parts
+    ddl = f"{_MIGRATIONS[number]};{_OF_ONE_DIALECT.get((number, dialect), '')}"
+    return [part.strip() for part in ddl.format(**_TYPES[dialect]).split(";") if part.strip()]
 
 
 def version(connection: Connection, location: Location) -> int:

@@ -53,7 +53,7 @@ class Selection(CaseSelection, total=False):
 
 
 @contextmanager
-def _whole(what: str) -> Iterator[None]:
+def whole(what: str) -> Iterator[None]:
     """Raise errors of decoding as a StoreError that `what` is damaged."""
     try:
         yield
@@ -114,28 +114,28 @@ class Decoder:
         problems: int | None = None,
     ) -> Iterator[Result]:
         """Yield the results of a run, in the order they were added; see `results_query`."""
-        whole = problems is None and all(value is None for value in selection.values())
+        is_whole = problems is None and all(value is None for value in selection.values())
         tally = connection.execute(select(runs.c.tally).where(runs.c.no == run_no)).scalar()
         if problems is not None and tally is not None:
             checksums = select(func.sum(results.c.checksum)).where(results.c.run_no == run_no)
             if tally != int(connection.execute(checksums).scalar() or 0):
-                raise _incomplete(run_no)
+                raise incomplete(run_no)
         streaming = connection.execution_options(yield_per=500)
         total = 0
         for row in streaming.execute(results_query(run_no, selection, problems)):
-            with _whole(f"stored result {row.no}"):
+            with whole(f"stored result {row.no}"):
                 result = self.decode(row)
             total += row.checksum or 0
             yield result
-        if whole and tally is not None and tally != total:
-            raise _incomplete(run_no)
+        if is_whole and tally is not None and tally != total:
+            raise incomplete(run_no)
 
     def last_result(self, connection: Connection, run_no: int) -> Result | None:
         """Return the result of a run that was added last; None if it has none."""
         newest = select(func.max(results.c.no)).where(results.c.run_no == run_no)
         query = results_query(run_no, {}).where(results.c.no == newest.scalar_subquery())
         row = connection.execute(query).first()
-        with _whole("a stored result"):
+        with whole("a stored result"):
             return None if row is None else self.decode(row)
 
     def roof_sources(
@@ -145,7 +145,7 @@ class Decoder:
         conditions = _conditions({**selection, "status": Status.OK})
         environment = environments.c.document.label("environment")
         query = (
-            _whole_results(environments.c.no.label("environment_no"), environment)
+            whole_results(environments.c.no.label("environment_no"), environment)
             .join(environments, environments.c.no == runs.c.environment_no)
             # A subquery, as in `_joined`: a join alone would read every result of the store.
             .where(
@@ -156,14 +156,14 @@ class Decoder:
             .order_by(runs.c.started, results.c.no)
         )
         for row in connection.execute(query):
-            with _whole("a stored roof"):
+            with whole("a stored roof"):
                 roof = self._environment(row.environment_no, row.environment), self.decode(row)
             yield roof
 
     def _run(self, row: Any) -> Run:
         """Return the run of a row, cached by its document: pages list the same fifty runs
         repeatedly."""
-        with _whole(f"stored run {row.id}"):
+        with whole(f"stored run {row.id}"):
             checksum = checksum_run(row._mapping, row.environment)
             if row.checksum is not None and row.checksum != checksum:
                 raise ValueError("its checksum does not match")
@@ -184,7 +184,23 @@ class Decoder:
 
     def decode(self, row: Any) -> Result:
         """Return the result of a row."""
-        # Unpacked in the order of `_whole_results`: access by name takes 20 % of reading a run.
+        case, detail = self.verify(row)
+        error, device, arch, status, flops, size = row[3], *row[8:11], *row[17:19]
+        return unpack(
+            detail,
+            case=case,
+            device=device,
+            arch=arch,
+            status=status,
+            flops=flops,
+            bytes=size,
+            error=error,
+        )
+
+    def verify(self, row: Any) -> tuple[Case, bytes]:
+        """Return the case and the unsealed detail of a row; raise ValueError if a checksum does
+        not match."""
+        # Unpacked in the order of `whole_results`: access by name takes 20 % of reading a run.
         _, case_no, timing_no, error, detail, timing, run_id, checksum, *columns = row[:19]
         device, arch, status, modes, metrics, doubt, *numbers = columns
         decoded_case = self._cases.get((case_no, timing_no))
@@ -203,17 +219,7 @@ class Decoder:
         texts = (device, arch, status, modes, metrics, doubt)
         if checksum is not None and checksum != checksum_result(run_id, series, texts, numbers):
             raise ValueError("its checksum does not match")
-        *_, flops, size = numbers
-        return unpack(
-            unseal(detail, timing, error, required=checksum is not None),
-            case=case,
-            device=device,
-            arch=arch,
-            status=status,
-            flops=flops,
-            bytes=size,
-            error=error,
-        )
+        return case, unseal(detail, timing, error, required=checksum is not None)
 
     def _timing(self, number: int, document: str) -> Timing:
         if number not in self._timings:
@@ -244,7 +250,7 @@ def results_query(
     """Return the query for results of a run, in the order they were added. With `first_problems`,
     only those of so many problems, and all that are not ok."""
     conditions = _conditions(selection)
-    query = _whole_results().where(
+    query = whole_results().where(
         results.c.run_no == run_no, *conditions["results"], *conditions["cases"]
     )
     if first_problems is not None:
@@ -261,7 +267,7 @@ def results_query(
     return query.order_by(results.c.no)
 
 
-def _whole_results(*more: Any) -> Select[Any]:
+def whole_results(*more: Any) -> Select[Any]:
     """Return the query for all columns that a result is decoded from, and `more`."""
     columns = ("device", "arch", "status", "modes", "metrics", "doubt")
     numbers = ("median_s", "low_s", "high_s", "flops", "bytes")
@@ -309,7 +315,7 @@ def history(connection: Connection, selection: Selection, limit: int | None) -> 
     """Return the points, oldest first; `limit` keeps the newest."""
     query = _joined(select(*_POINT), selection).order_by(runs.c.started.desc(), results.c.no.desc())
     rows = connection.execute(query.limit(limit)).all()
-    with _whole("a stored result"):
+    with whole("a stored result"):
         points = _points(connection, rows[::-1])
     conditions = _conditions(selection)
     if limit is None and not (conditions["cases"] or conditions["results"]):
@@ -320,11 +326,11 @@ def history(connection: Connection, selection: Selection, limit: int | None) -> 
             select(runs.c.id, runs.c.tally).where(runs.c.tally.is_not(None), *conditions["runs"])
         ):
             if totals.get(run_id, 0) != tally:
-                raise _incomplete(run_id)
+                raise incomplete(run_id)
     return points
 
 
-def _incomplete(run: int | str) -> StoreError:
+def incomplete(run: int | str) -> StoreError:
     return StoreError(f"results of the stored run {run} are missing or damaged", hint=CHECK_HINT)
 
 
@@ -340,7 +346,7 @@ def latest(connection: Connection, selection: Selection) -> list[SeriesPoint]:
         .where(ranked.c.age == 1)
         .order_by(ranked.c.case_no, ranked.c.arch)
     )
-    with _whole("a stored result"):
+    with whole("a stored result"):
         return _points(connection, connection.execute(query).all())
 
 

@@ -35,6 +35,7 @@ from kernelmark.stores import (
     SeriesPoint,
     StoredEnvironment,
     check_name,
+    copying,
     migrations,
     reading,
     writing,
@@ -471,6 +472,51 @@ class Store:
                     problems.append(str(error.message))
         return Damage(problems=tuple(problems), runs=len(run_nos), results=count, unchecked=older)
 
+    # Copies
+
+    def copy_run(self, source: Store, run: Run) -> Imported:
+        """Copy a run of another store with its results, exactly, and verify the copy. Of a run that
+        is here already, add what is new, and refuse what differs."""
+        known = self._known_run(run.id)
+        if known is None:
+            return self._copy_new(source, run)
+        sums = source.checksums(run.id)
+        if sums != self.checksums(run.id) or None in sums.values():
+            outcome = self.add_result_set(source.result_set(run.id))
+        else:
+            outcome = Imported(run_id=run.id, added=0, known=len(sums), changed=False)
+        if known != run:
+            self.update_run(run)
+        return outcome
+
+    def _copy_new(self, source: Store, run: Run) -> Imported:
+        number = source._number(run.id)
+        with explained(source.where), engines.reading(source._engine) as connection:
+            sent = self._write(
+                lambda c: copying.insert_copy(c, connection, number, run, source._decoder)
+            )
+        copy_number = self._number(run.id)
+        if sent != self._read(lambda c: copying.run_digest(c, copy_number)):
+            self.delete_run(run.id)
+            raise StoreError(
+                f"the copy of run {run.id} in {self.where} differs from {source.where}, and was"
+                " deleted again",
+                hint="check both: kmark store check",
+            )
+        count = sum(self.counts(run.id).values())
+        return Imported(run_id=run.id, added=count, known=0, changed=True)
+
+    def copy_names(self, source: Store) -> None:
+        """Copy pinned names, decisions about series and access tokens. Names and decisions replace
+        those here, a token never does."""
+        pinned_here = self.pins()
+        for name, run_id in source.pins().items():
+            if pinned_here.get(name) != run_id:
+                self.pin(name, run_id)
+        self.mark(mark for of_series in source.marks().values() for mark in of_series)
+        rows = source._read(lambda c: [dict(row._mapping) for row in c.execute(select(tokens))])
+        self._write(lambda c: writing.add_missing(c, tokens, rows))
+
     # Results
 
     def add_results(
@@ -552,7 +598,7 @@ class Store:
             ):
                 continue
             # A row of an older version may have no checksum, or another form of the same.
-            same = self.results(new.run.id, case_id=case_id, device=clean(device))
+            same = self.results(new.run.id, case_id=case_id, device=device)
             if not any(writing.is_same(old, result) for old in same):
                 raise StoreError(
                     Reason(

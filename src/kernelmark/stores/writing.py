@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import TableClause, func, select, update
 from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
 
 from kernelmark.core import codec
 from kernelmark.core.environment import Environment
@@ -32,7 +33,7 @@ Row = tuple[Any, ...]
 Numbers = dict[str, int]
 Write = Callable[[Callable[[Connection], tuple[Numbers, Numbers]]], tuple[Numbers, Numbers]]
 _Keys = tuple[int, int, str]  # case number, timing number, document of the timing
-_COLUMNS = [column.name for column in results.columns if column.name != "no"]
+COLUMNS = [column.name for column in results.columns if column.name != "no"]
 _KEY = ("run_no", "case_no", "device", "process")
 Position = tuple[str, str, int]  # key of a result in a run: Case.id, device, process
 
@@ -110,24 +111,52 @@ def insert_results(
     """Insert rows. With `replace`, they replace rows of the same run, case, device and process;
     without it, those raise an IntegrityError, which makes inserting 20 % faster. With `alone`, all
     earlier rows of the same run and case are deleted first."""
-    mark = "%s" if connection.dialect.name == "postgresql" else "?"
+    is_postgres = connection.dialect.name == "postgresql"
+    mark = "%s" if is_postgres else "?"
+    run_nos = sorted({row[0] for row in rows})
+    if replace or alone:
+        # In PostgreSQL, the tally would miss rows that another writer of the run adds meanwhile.
+        connection.execute(
+            select(runs.c.no).where(runs.c.no.in_(run_nos)).with_for_update(key_share=True)
+        )
     if alone:
         connection.exec_driver_sql(
             f"DELETE FROM results WHERE run_no = {mark} AND case_no = {mark}",
             sorted({(run_no, case_no) for run_no, case_no, *_ in rows}),
         )
-    marks = ", ".join([mark] * len(_COLUMNS))
-    statement = f"INSERT INTO results ({', '.join(_COLUMNS)}) VALUES ({marks})"
-    if replace:
-        new = ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS if name not in _KEY)
-        statement += f" ON CONFLICT ({', '.join(_KEY)}) DO UPDATE SET {new}"
-    connection.exec_driver_sql(statement, rows)
+    if is_postgres and not replace:
+        _copy(connection, rows)
+    else:
+        marks = ", ".join([mark] * len(COLUMNS))
+        statement = f"INSERT INTO results ({', '.join(COLUMNS)}) VALUES ({marks})"
+        if replace:
+            new = ", ".join(f"{name} = excluded.{name}" for name in COLUMNS if name not in _KEY)
+            statement += f" ON CONFLICT ({', '.join(_KEY)}) DO UPDATE SET {new}"
+        connection.exec_driver_sql(statement, rows)
     if replace or alone:
-        for run_no in sorted({row[0] for row in rows}):
+        for run_no in run_nos:
             set_tally(connection, run_no)
     elif rows:
-        added = runs.c.tally + sum(row[-1] for row in rows)
+        added = runs.c.tally + sum(row[-1] or 0 for row in rows)  # None: of an older version
         connection.execute(update(runs).where(runs.c.no == rows[0][0]).values(tally=added))
+
+
+def _copy(connection: Connection, rows: Sequence[Row]) -> None:
+    """Insert rows by COPY, in PostgreSQL's binary form: a third of the time of INSERT."""
+    names = ", ".join(COLUMNS)
+    statement = f"COPY results ({names}) FROM STDIN (FORMAT BINARY)"
+    raw = connection.connection.driver_connection
+    assert raw is not None
+    dbapi = connection.dialect.loaded_dbapi
+    try:
+        with raw.cursor() as cursor:
+            types = cursor.execute(f"SELECT {names} FROM results LIMIT 0").description
+            with cursor.copy(statement) as copy:
+                copy.set_types([column.type_code for column in types])
+                for row in rows:
+                    copy.write_row(row)
+    except dbapi.Error as error:  # SQLAlchemy wraps the errors of its own statements only
+        raise DBAPIError.instance(statement, None, error, dbapi.Error) from error
 
 
 def set_tally(connection: Connection, run_no: int) -> None:
@@ -152,10 +181,10 @@ def positions(results: Sequence[Result]) -> dict[Position, Result]:
     but results of one case and device are in its order."""
     by_position: dict[Position, Result] = {}
     for result in results:
-        case_id, process = result.case.id, 0
-        while (case_id, result.device, process) in by_position:
+        case_id, device, process = result.case.id, clean(result.device), 0
+        while (case_id, device, process) in by_position:
             process += 1
-        by_position[case_id, result.device, process] = result
+        by_position[case_id, device, process] = result
     return by_position
 
 
@@ -230,7 +259,7 @@ def lookup(
 def checksum_of(run_id: str, result: Result) -> int:
     """Return the checksum of everything in a result: of its columns, and of the packed rest."""
     row = _row(result, (0, run_id), (0, 0, compact(result.case.timing)), 0)
-    return joint(row[-1], row[_COLUMNS.index("detail")][:SEAL_BYTES])
+    return joint(row[-1], row[COLUMNS.index("detail")][:SEAL_BYTES])
 
 
 def joint(columns: int, seal: bytes) -> int:
@@ -251,7 +280,7 @@ def _every_field(result: Result) -> str:
 
 def packed(result: Result, timing: str) -> bytes:
     """Return the column `detail` of a result whose timing has this document."""
-    return bytes(_row(result, (0, ""), (0, 0, timing), 0)[_COLUMNS.index("detail")])
+    return bytes(_row(result, (0, ""), (0, 0, timing), 0)[COLUMNS.index("detail")])
 
 
 def _row(result: Result, run: tuple[int, str], keys: _Keys, process: int) -> Row:
@@ -378,6 +407,7 @@ def thin_samples(connection: Connection, decoder: Decoder, number: int) -> int:
             values = {"detail": packed(thinned, row.document)}
             connection.execute(update(results).where(results.c.no == row.no).values(values))
             count += 1
+    set_tally(connection, number)  # it is the same; a write of the run's row shows the change
     return count
 
 

@@ -27,7 +27,7 @@ from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.metric import Roof
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
-from kernelmark.core.result import Case, Config, Status, config_key, join_config
+from kernelmark.core.result import Case, Config, Space, Status, config_key, join_config
 from kernelmark.host.cache import digest
 from kernelmark.runners import kernel_files
 from kernelmark.runners.capture import kernelmark_version
@@ -47,10 +47,12 @@ from kernelmark.tune.evaluate import (
     TrialRound,
     Work,
     compiled_trial,
+    ladder,
     static_reason,
     trial_of,
 )
-from kernelmark.tune.finals import finals, nothing_found
+from kernelmark.tune.families import Searched, ranked
+from kernelmark.tune.finals import finals, nothing_found, timings
 from kernelmark.tune.journal import (
     COMPILE,
     Finished,
@@ -62,12 +64,21 @@ from kernelmark.tune.journal import (
     minutes_spent,
     now,
     out_of_minutes,
+    reached,
     weighed,
 )
-from kernelmark.tune.plans import TunePlan, decision_digest, plan_digest, search_digest, space_of
+from kernelmark.tune.plans import (
+    TunePlan,
+    decision_digest,
+    distance,
+    narrowed,
+    plan_digest,
+    search_digest,
+    space_of,
+)
 from kernelmark.tune.progress import Began, Ended, Evaluated, Event, Expected, Retired, Tally
 from kernelmark.tune.results import Outcome
-from kernelmark.tune.strategies.base import Points, doublings
+from kernelmark.tune.strategies.base import Points
 
 _MOST_STARTS = 3  # winners of similar problems
 
@@ -108,15 +119,6 @@ def starts_from(
     return list(configs.values())
 
 
-def distance(problem: Problem, other: Problem) -> float:
-    """Return the distance between sizes in doublings, infinite if anything else differs."""
-    if (problem.op, problem.dtypes, problem.options) != (other.op, other.dtypes, other.options):
-        return math.inf
-    if problem.dims.keys() != other.dims.keys():
-        return math.inf
-    return math.sqrt(sum(doublings(problem.dims[n], other.dims[n]) ** 2 for n in problem.dims))
-
-
 # A search ends after this many failed candidates without a success. In a space in which nine of ten
 # fail, 1 of 100 searches does.
 MAX_FAILURES = 44
@@ -145,6 +147,7 @@ class Session:
         *,
         pipeline: Pipeline | None = None,
         winners: Iterable[Winner] = (),
+        pool: Sequence[Config] = (),
     ) -> None:
         self.plan = plan
         self.info = info
@@ -153,6 +156,7 @@ class Session:
         self.best: Trial | None = None
         self.best_s: float | None = None  # includes results not yet reported to the search
         self._failures = 0
+        self._in_final = False
         # Without finals: a search that is continued after a final would have fewer minutes left.
         self._costs: dict[tuple[str, str, str, str], float] = {}
         if plan.arch and plan.arch != info.arch:
@@ -160,11 +164,19 @@ class Session:
                 f"{plan.name} was planned for {plan.arch}, and {info.name} is {info.arch}",
                 hint="run it on such a device, or plan for this one in another folder",
             )
-        self._space = space = space_of(plan, info)
+        space = self._searched = space_of(plan, info)
         pipeline = pipeline or Pipeline()
         starts = [*([space.default] if space.default else []), *space.seeds]
-        if journal.header is None:
+        own_starts = len(starts)
+        if journal.header is not None:
+            starts = list(journal.header.starts)
+        elif plan.follows:
+            starts += pool[: plan.budget.evaluations]
+        else:
             starts += starts_from(plan, info.arch, winners, self._points)
+        # Of one that follows, only what the starts have: listing the whole space takes a second.
+        if plan.follows and len(starts) > own_starts:
+            self._searched = _spanned(space, starts)
         self.header = journal.begin(
             Header(
                 plan=search_digest(plan),
@@ -191,7 +203,7 @@ class Session:
     def _points(self) -> Points:
         """The points of the space, listed when needed: this can take a second, and a plan that is
         done does not need them."""
-        return Points.of(self._space)
+        return Points.of(self._searched)
 
     @property
     def limit(self) -> int:
@@ -230,12 +242,13 @@ class Session:
     def work(self) -> Work[Outcome | None]:
         """Run the search and the final; return None if stopped without a successful candidate."""
         yield from self._search()
+        self._in_final = True
         # Includes candidates of an earlier search with a larger budget.
-        reached = self.journal.reached(self.steps)
+        timed = self.journal.reached(self.steps)
         # Read from the file: `retry_failed` drops trials that a lowered budget may not repeat.
         evaluated = candidates(load_journal(self.journal.path)[1])
-        if any(trial.ok for trial in reached):
-            outcome = yield from finals(self.plan, self.info, self.journal, reached, evaluated)
+        if any(trial.ok for trial in timed):
+            outcome = yield from finals(self.plan, self.info, self.journal, timed, evaluated)
         elif self.stop:
             return None
         else:
@@ -283,9 +296,26 @@ class Session:
         return self.stop or minutes_spent(self.plan, self.cost_s)
 
     @property
+    def finals_s(self) -> float:
+        """Seconds that the final will take, if a timing takes as long as one of the search; 0 once
+        it has begun."""
+        if self._in_final or not self._costs:
+            return 0.0
+        return timings(self.plan, len(self._costs)) * self.cost_s / len(self._costs)
+
+    @property
     def cost_s(self) -> float:
         """Seconds that the search has used for compiling and timing."""
         return sum(self._costs.values())
+
+
+def _spanned(space: Space, configs: Sequence[Config]) -> Space:
+    """Return `space` with the values that occur in these configs only."""
+    used = {
+        name: tuple(v for v in values if any(config.get(name) == v for config in configs))
+        for name, values in space.parameters.items()
+    }
+    return narrowed(space, {name: values for name, values in used.items() if values})
 
 
 def library_version(backend: str) -> str:
@@ -339,7 +369,9 @@ class Driver:
         on_event: OnEvent | None = None,
         roofs: Sequence[Roof] = (),
     ) -> None:
-        self.plans = sorted(plans, key=lambda plan: (-_cost(plan), plan.name))
+        # Those that follow another one come after all that are searched in full.
+        self.plans = sorted(plans, key=lambda plan: (bool(plan.follows), -_cost(plan), plan.name))
+        self._families: dict[str, Searched] = {}
         self.outcomes: dict[str, Outcome] = {}
         self.retired: dict[str, Reason] = {}
         self.cut: list[str] = []
@@ -404,7 +436,9 @@ class Driver:
         """Open as many sessions as the window allows. A session is opened after all sessions whose
         winners it may start from have ended, so that the search is the same on a faster machine."""
         while self._next < len(self.plans) and not self._out_of_time:
-            before = self.plans[: max(0, self._next - self._window + 1)]
+            follows = self.plans[self._next].follows
+            last = max(0, self._next - self._window + 1)
+            before = [plan for n, plan in enumerate(self.plans) if n < last or plan.name == follows]
             if any(p.name not in self.outcomes and p.name not in self.retired for p in before):
                 return
             self._next += 1
@@ -413,7 +447,14 @@ class Driver:
 
     @property
     def _out_of_time(self) -> bool:
-        return self._deadline is not None and time.monotonic() > self._deadline
+        """Whether the searches must end now, so that their finals end in time."""
+        if self._deadline is None:
+            return False
+        finals_s = [
+            sum(live.session.finals_s for live in self._live if live.slot is slot)
+            for slot in self._devices
+        ]
+        return time.monotonic() + max(finals_s) > self._deadline
 
     def _open(self, plan: TunePlan, before: Sequence[str]) -> None:
         slot = self._freest()
@@ -422,7 +463,14 @@ class Driver:
         journal = None
         try:
             journal = Journal(self._trials / f"{plan.name}.jsonl", retry_failed=self._retry_failed)
-            session = Session(plan, slot.info, journal, pipeline=self._pipeline, winners=winners)
+            pool: list[Config] = []
+            if plan.follows and journal.header is None:
+                names = dict.fromkeys((*before, plan.follows))
+                known = filter(None, map(self._searched, names))
+                pool = ranked(plan, slot.info.arch, known)
+            session = Session(
+                plan, slot.info, journal, pipeline=self._pipeline, winners=winners, pool=pool
+            )
         except KernelmarkError as error:
             if journal is not None:
                 journal.close()
@@ -439,6 +487,16 @@ class Driver:
             Began(name=plan.name, device=slot.info.name, evaluated=evaluated, limit=session.limit)
         )
         self._advance(live)
+
+    def _searched(self, name: str) -> Searched | None:
+        """Return the search of a plan that has ended, also in an earlier run."""
+        path = self._trials / f"{name}.jsonl"
+        if name not in self._families and path.exists():
+            header, trials, _ = load_journal(path)
+            if header is not None:
+                steps = [step.name for step in ladder(self._devices[0].info)]
+                self._families[name] = Searched.of(header, reached(trials, steps))
+        return self._families.get(name)
 
     def _freest(self) -> Slot:
         left = [slot for slot in self._devices if not slot.lost]

@@ -255,15 +255,7 @@ class Journal:
 
     def reached(self, steps: Sequence[str]) -> list[Trial]:
         """Return each candidate's trial of the highest step, in the order of first trials."""
-        order = {COMPILE: -1} | {step: i for i, step in enumerate(steps)}
-        best: dict[str, Trial] = {}
-        for trial in self.trials:
-            if trial.step not in order or trial.backend or trial.problem:
-                continue
-            text = config_key(trial.config)
-            if text not in best or order[trial.step] >= order[best[text].step]:
-                best[text] = trial
-        return list(best.values())
+        return reached(self.trials, steps)
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -310,6 +302,19 @@ def header_of(path: Path) -> Header | None:
 def searched(trials: Iterable[Trial]) -> list[Trial]:
     """Return the latest trial of each candidate and step of a search."""
     return list({trial.key: trial for trial in trials if trial.of_search}.values())
+
+
+def reached(trials: Iterable[Trial], steps: Sequence[str]) -> list[Trial]:
+    """Return each candidate's trial of the highest step, in the order of first trials."""
+    order = {COMPILE: -1} | {step: i for i, step in enumerate(steps)}
+    best: dict[str, Trial] = {}
+    for trial in trials:
+        if trial.step not in order or trial.backend or trial.problem:
+            continue
+        text = config_key(trial.config)
+        if text not in best or order[trial.step] >= order[best[text].step]:
+            best[text] = trial
+    return list(best.values())
 
 
 def candidates(trials: Iterable[Trial]) -> int:

@@ -35,13 +35,13 @@ from kernelmark.stats.paired import least_rounds
 from kernelmark.tune import strategies
 from kernelmark.tune.folder import FolderState, TuningFolder, unreadable, write_whole
 from kernelmark.tune.folder import digest as text_digest
-from kernelmark.tune.strategies.base import Points
+from kernelmark.tune.strategies.base import Points, doublings
 from kernelmark.tune.summary import Cost, Summary, counted, counts, summary
 from kernelmark.workloads.workload import Workload
 
 ALPHA = 0.05  # significance level of the ratio in the final
 # Fields that affect neither the candidates nor the decision.
-_DESCRIPTIVE = ("count", "share", "reference_s", "blas", "arch")
+_DESCRIPTIVE = ("count", "share", "reference_s", "blas", "arch", "follows")
 _DECIDING = ("acceptance", "reference_backend", "reference_config")
 
 
@@ -81,7 +81,8 @@ class TunePlan:
 
     `space` narrows the backend's space: name → allowed values; empty allows all. `arch` is the
     architecture that the space was listed for, "" if unknown. A winner has to beat the reference,
-    whose backend may differ."""
+    whose backend may differ. A plan that `follows` another one evaluates the best candidates of
+    that one's family instead of searching its whole space."""
 
     name: str  # BBS_TN_0
     problem: Problem
@@ -98,6 +99,16 @@ class TunePlan:
     share: float = 0.0
     reference_s: float = 0.0  # from the summary; 0 if not timed
     blas: Mapping[str, str] = field(default_factory=FrozenDict)
+    follows: str = ""
+
+
+def distance(problem: Problem, other: Problem) -> float:
+    """Return the distance between sizes in doublings, infinite if anything else differs."""
+    if (problem.op, problem.dtypes, problem.options) != (other.op, other.dtypes, other.options):
+        return math.inf
+    if problem.dims.keys() != other.dims.keys():
+        return math.inf
+    return math.sqrt(sum(doublings(problem.dims[n], other.dims[n]) ** 2 for n in problem.dims))
 
 
 def search_digest(plan: TunePlan) -> str:
@@ -262,7 +273,7 @@ def _own(value: ConfigValue, legal: tuple[ConfigValue, ...], file: str, key: str
 _NAMES_A_FILE = re.compile(rb'\.(py|cu|hip)"')
 
 _TOP = (
-    *("name", "problem", "count", "share", "backend", "arch", "strategy", "seed"),
+    *("name", "problem", "count", "share", "backend", "arch", "strategy", "seed", "follows"),
     *("reference", "budget", "acceptance", "space", "blas"),
 )
 _REFERENCE = ("backend", "time_s", "config")
@@ -289,6 +300,7 @@ def plan_text(plan: TunePlan, *, space: Space | None = None) -> str:
         *_comment(f"How the space is searched: {', '.join(strategies.registry.names())}."),
         f"strategy = {value_text(plan.strategy)}",
         f"seed = {plan.seed}  # the same seed gives the same search",
+        *([_follows_text(plan)] if plan.follows else []),
         *_limits(plan),
         *_space(plan, space or Space(parameters={})),
     ]
@@ -296,6 +308,11 @@ def plan_text(plan: TunePlan, *, space: Space | None = None) -> str:
         parts += ["\n[blas]  # the call as its log gave it, for files of libraries (kmark export)"]
         parts += table_text(plan.blas)
     return "\n".join(parts) + "\n"
+
+
+def _follows_text(plan: TunePlan) -> str:
+    line = f"follows = {value_text(plan.follows)}"
+    return f'{line}  # evaluates the best candidates of its family; "" searches the whole space'
 
 
 def _limits(plan: TunePlan) -> list[str]:
@@ -411,6 +428,7 @@ def read_plan(path: Path) -> TunePlan:
         arch=plan.text("arch", ""),
         strategy=strategy,
         seed=plan.whole("seed", 1, least=0),
+        follows=plan.text("follows", ""),
         budget=plan.table("budget").numbers(Budget),
         acceptance=plan.table("acceptance").numbers(Acceptance),
         space=plan.table("space").lists(),

@@ -330,7 +330,11 @@ def create_app(
         return Response(body, media_type=kind, headers=headers)
 
     @app.get("/healthz")
-    async def healthz() -> dict[str, str]:
+    def healthz() -> dict[str, str]:
+        try:
+            source.store.version()
+        except StoreError as error:
+            raise Refusal(status=503, code="store", message=str(error.message)) from None
         return {"status": "ok", "version": kernelmark.__version__}
 
     listeners = [0]

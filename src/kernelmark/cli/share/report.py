@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -226,6 +228,10 @@ EveryResult = Annotated[
         " results have one that are not ok, unreliable, or of a changed series.",
     ),
 ]
+Merged = Annotated[
+    list[str] | None,
+    o.option("--merge PATH|URL", help="Also show the runs of this store. Repeatable."),
+]
 
 
 def site(
@@ -233,6 +239,7 @@ def site(
     runs: SiteRuns = 20,
     every_result: EveryResult = False,
     tuning: TuningFolders = None,
+    merge: Merged = None,
     store: o.StorePlace = None,
     quiet: o.Quiet = False,
 ) -> int:
@@ -245,11 +252,25 @@ def site(
     For example: kmark site -o public
     """
     _require("jinja2")
+    from kernelmark.core.micro import ROOFS_SUITE
     from kernelmark.stores import open_store
     from kernelmark.web.site import write_site
-    from kernelmark.web.source import Source
+    from kernelmark.web.source import RUNS, Source
 
-    with open_store(store, readonly=True) as opened:
+    with contextlib.ExitStack() as stack:
+        opened = stack.enter_context(open_store(store, readonly=True))
+        if merge:
+            whole = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "merged.sqlite"
+            others = [stack.enter_context(open_store(name, readonly=True)) for name in merge]
+            merged = stack.enter_context(open_store(whole))
+            for one in (opened, *others):
+                newest, _ = one.find_runs(limit=max(runs, RUNS))
+                for run in reversed(newest):
+                    merged.copy_run(one, run)
+                for run in one.runs(suites=(ROOFS_SUITE,)):
+                    merged.copy_run(one, run)
+                merged.mark(mark for of_series in one.marks().values() for mark in of_series)
+            opened = merged
         source = Source(opened, [_folder(name) for name in tuning or ()])
         count, plain = write_site(source, output, runs=runs, every_result=every_result)
     if not quiet:

@@ -1,8 +1,7 @@
-"""`kmark list`, `kmark show` and `kmark store check`: what there is, what is stored, and damage."""
+"""`kmark list` and `kmark show`: what there is, and what is stored."""
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
@@ -22,8 +21,6 @@ from kernelmark.cli.output import (
     write,
 )
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
-from kernelmark.core.units import counted
-from kernelmark.core.verdict import SOME_FAILED
 from kernelmark.report.tables import NONE, Column, Table, file_column, record, tabulate
 
 if TYPE_CHECKING:
@@ -788,40 +785,3 @@ def _without_results(run_results: ResultSet, store_options: tuple[str, ...]) -> 
     if state is RunState.RUNNING:
         return "its first case is still being measured"
     return f"other runs: {extended('kmark list runs', store_options)}"
-
-
-app = typer.Typer(no_args_is_help=True, help="Check a store for damage.")
-
-
-@app.callback()
-def group() -> None:
-    """Check a store for damage."""
-
-
-@app.command("check")
-def check(store: o.StorePlace = None, json: o.Json = None, quiet: o.Quiet = False) -> int:
-    """Check a store: the database, its references, and the checksum of every result.
-
-    Exit code 3 if anything is damaged. Every command checks what it reads; this one
-    reads everything.
-
-    For example: kmark store check --store results.sqlite
-    """
-    from kernelmark.core.files import json_text
-    from kernelmark.stores import open_store
-
-    with open_store(store, readonly=True, check=False) as opened:
-        report = opened.damage()
-    if json is not None:
-        write(json, json_text(dataclasses.asdict(report)))
-    for problem in report.problems:
-        say(problem)
-    if not quiet:
-        older = f", {report.unchecked} of an older version without a checksum"
-        say(
-            f"{opened.where}: {counted(report.runs, 'run')} and"
-            f" {counted(report.results, 'result')} read"
-            f"{older if report.unchecked else ''}; "
-            + (counted(len(report.problems), "problem") if report.problems else "no damage")
-        )
-    return SOME_FAILED if report.problems else 0

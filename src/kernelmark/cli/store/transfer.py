@@ -497,7 +497,7 @@ def delete(refs: Refs, yes: Yes = False, store: o.StorePlace = None, quiet: o.Qu
         for run in runs.values():
             if locks.current_state(run) is RunState.RUNNING:
                 raise UsageError(f"run {run.id} is still running", hint="interrupt it first")
-        if not yes and not _is_confirmed([f"{r.id} {r.label}".strip() for r in runs.values()]):
+        if not yes and not is_confirmed([f"{r.id} {r.label}".strip() for r in runs.values()]):
             say("nothing was deleted")
             return 0
         for run_id in runs:
@@ -507,7 +507,7 @@ def delete(refs: Refs, yes: Yes = False, store: o.StorePlace = None, quiet: o.Qu
     return 0
 
 
-def _is_confirmed(names: list[str]) -> bool:
+def is_confirmed(names: list[str]) -> bool:
     """Ask on the terminal; the end of input (Ctrl-D) means no."""
     if not sys.stdin.isatty():
         raise UsageError("deleting cannot be undone: nothing was deleted", hint="confirm by --yes")

@@ -76,8 +76,8 @@ MinutesInAll = Annotated[
     o.option(
         "--minutes M",
         o.RUNNING,
-        help="Stop searching after M minutes and compare what was found; 0: no limit. Repeat the "
-        "command to continue.",
+        help="End after M minutes: stop searching in time to compare what was found; 0: no limit. "
+        "Repeat the command to continue.",
     ),
 ]
 RetryCandidates = Annotated[
@@ -403,6 +403,16 @@ Minutes = Annotated[
         "--minutes M", SEARCH, help="Limit the minutes per problem; 0: no limit.", common=True
     ),
 ]
+Family = Annotated[
+    int,
+    o.option(
+        "--family N",
+        SEARCH,
+        help="Search one of several problems of similar sizes in full, and evaluate only N "
+        "candidates for the others, the best on the problems next to them; 0: search all.",
+        common=True,
+    ),
+]
 Seed = Annotated[int, o.option("--seed N", SEARCH, help="Seed the search.")]
 MinRatio = Annotated[
     float,
@@ -552,6 +562,7 @@ def plan(
     strategy: StrategyName = "kmark",
     evaluations: Evaluations = 100,
     minutes: Minutes = 0.0,
+    family: Family = 0,
     seed: Seed = 1,
     min_ratio: MinRatio = 1.03,
     min_gain_us: MinGain = 0.5,
@@ -585,6 +596,7 @@ def plan(
         strategy=strategy,
         seed=seed,
         budget=Budget(evaluations=evaluations, minutes=minutes),
+        family=family,
         acceptance=Acceptance(min_ratio=min_ratio, min_gain_us=min_gain_us),
         force=force,
     )

@@ -160,22 +160,26 @@ class Evaluator:
         self.journal = journal
         self.steps = ladder(info)
         self._best: dict[str, float] = {}
-        self._timed: Counter[str] = Counter()
+        self._seen: Counter[str] = Counter()
         self._climbed: Counter[str] = Counter()
 
     def evaluate(self, config: Config, ahead: Iterable[Config] = ()) -> Work[Trial]:
         """Request the timings of a candidate; return its trial of the highest step. Configs of
         `ahead` are compiled meanwhile."""
         later = tuple(self.case(config, self.steps[0].timing) for config in ahead)
-        for step in self.steps:
-            trial = self.journal.find(config=config, step=step.name)
-            if trial is None:
-                request = Request(case=self.case(config, step.timing), step=step.name)
-                yield TrialRound(requests=(request,), ahead=later)
-                trial = self.journal.find(config=config, step=step.name)
-                assert trial is not None
+        for step in self.steps[:-1]:
+            trial = yield from self._timed(config, step, later)
             if not self._climbs(trial, step):
-                break
+                return trial
+        return (yield from self._timed(config, self.steps[-1], later))
+
+    def _timed(self, config: Config, step: TrialStep, later: tuple[Case, ...]) -> Work[Trial]:
+        trial = self.journal.find(config=config, step=step.name)
+        if trial is None:
+            request = Request(case=self.case(config, step.timing), step=step.name)
+            yield TrialRound(requests=(request,), ahead=later)
+            trial = self.journal.find(config=config, step=step.name)
+        assert trial is not None
         return trial
 
     def case(self, config: Config, timing: Timing) -> Case:
@@ -185,12 +189,12 @@ class Evaluator:
     def _climbs(self, trial: Trial, step: TrialStep) -> bool:
         """Return whether a candidate is timed at the next step, too: a new best one always, one
         close to the best unless too many were."""
-        self._timed[step.name] += 1
+        self._seen[step.name] += 1
         if not trial.ok or trial.seconds is None or trial.step != step.name:
             return False
         best = self._best.get(step.name, math.inf)
         self._best[step.name] = min(best, trial.seconds)
-        few = self._climbed[step.name] < CLIMBING * self._timed[step.name]
+        few = self._climbed[step.name] < CLIMBING * self._seen[step.name]
         climbs = trial.seconds < best or (few and trial.seconds <= step.within * best)
         self._climbed[step.name] += climbs
         return climbs

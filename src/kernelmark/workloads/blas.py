@@ -187,6 +187,8 @@ def call(logged: Mapping[str, str], arch: str = "", *, harmless: Container[str] 
     lost += _of_epilogue(fields, bias_type=problem.dtypes.get("bias_type", ""))
     if fields["compute_type"] in _ROUNDED_INPUTS:
         lost.append("compute_type")
+    if has_pointers(fields["function"]):
+        lost.append("function")
     lost += [name for name in fields if name not in harmless and _may_change(name, fields)]
     kept = FrozenDict({name: fields[name] for name in BLAS_FIELDS if fields.get(name)})
     count = _whole(fields, "call_count", "1")
@@ -222,6 +224,12 @@ def fields_of(problem: Problem) -> FrozenDict[str]:
         fields["bias_type"] = token(bias_type) if bias_type else fields["d_type"]
     _complete(fields)
     return FrozenDict({name: fields[name] for name in BLAS_FIELDS if name in fields})
+
+
+def has_pointers(function: str) -> bool:
+    """Return whether a function, as gemm_batched_ex, reads its matrices through arrays of pointers.
+    They may be anywhere, and the library has other kernels for them."""
+    return "_batched" in function.replace("_strided_batched", "")
 
 
 def _row_scaled(fields: Mapping[str, str], arch: str) -> Problem | None:

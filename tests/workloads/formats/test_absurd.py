@@ -20,7 +20,7 @@ GOOGLE = '{{"context":{{"library_build_type":"x"}},"benchmarks":[{{"name":"BM/{s
 )
 
 
-@pytest.mark.parametrize("time", ["1e43", "1e12"])
+@pytest.mark.parametrize("time", ["1e43", "1e12", "1_0", "١٢", "１"])
 def test_a_time_that_cannot_be_is_refused(tmp_path, time):
     path = tmp_path / "gemm.csv"
     path.write_text(CSV.format(time))

@@ -238,3 +238,8 @@ def test_a_summary_of_mpi_events_is_refused(report):
         importers.read(report(text), Overrides())
     found = importers.read(report(NOTICE + text + "\n" + NOTICE + SUMMARY), Overrides()).results
     assert [one.measurement.median_s for one in found] == pytest.approx([1.45e-6, 5e-7])
+
+
+def test_two_summaries_of_one_kernel_are_refused(report):
+    with pytest.raises(UsageError):
+        importers.read(report(SUMMARY + "7.9,900,1,900.0,900.0,900,900,0.0,mul\n"), Overrides())

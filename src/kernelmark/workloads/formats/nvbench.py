@@ -51,11 +51,18 @@ class NvBench(Importer):
         benchmarks = list(document.objects("benchmarks"))
         names = {benchmark.text("name", "benchmark") for benchmark in benchmarks}
         ops = Counter(map(legal_name, names))
+        axes: dict[tuple[str, str], str] = {}  # as written, by the name of the problem's parameter
         for benchmark in benchmarks:
             name = benchmark.text("name", "benchmark")
             # Copy<int> and copy_int have one op.
             named = {"name": name} if ops[legal_name(name)] > 1 and legal_name(name) != name else {}
             for state in benchmark.objects("states"):
+                for axis in _axes(state):
+                    if axes.setdefault((name, legal_name(axis)), axis) != axis:
+                        raise BadLine(
+                            f"{name} has axes {axes[name, legal_name(axis)]} and {axis}",
+                            hint="rename one of them: they would be one parameter",
+                        )
                 device_info = devices.get(state.whole("device", 0))
                 skipped = bool(state.get("is_skipped"))
                 why = state.get("skip_reason")

@@ -20,7 +20,7 @@ GOOGLE = '{{"context":{{"library_build_type":"x"}},"benchmarks":[{{"name":"BM/{s
 )
 
 
-@pytest.mark.parametrize("time", ["1e43", "1e12", "1_0", "١٢", "１"])
+@pytest.mark.parametrize("time", ["1e43", "1e12"])
 def test_a_time_that_cannot_be_is_refused(tmp_path, time):
     path = tmp_path / "gemm.csv"
     path.write_text(CSV.format(time))
@@ -167,3 +167,9 @@ def test_what_no_reader_expects_is_refused_by_the_reader(tmp_path, name, text, f
     with pytest.raises(UsageError) as caught:
         importers.read(path, Overrides(), form)
     assert isinstance(caught.value.__cause__, KernelmarkError | None)
+
+
+@pytest.mark.parametrize("number", ["1_000", "\u0661\u0662", "\uff11"])
+def test_what_only_python_takes_for_a_number_is_refused(number):
+    with pytest.raises(UsageError):
+        opening.parse_number(number, "us")

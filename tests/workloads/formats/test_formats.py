@@ -421,10 +421,6 @@ def hipblaslt_times(*times):
     return "".join(whole.replace("16.5\n", f"{t}\n") for t in times)
 
 
-def triton_times(*times):
-    return "x_val;aten-latency\n" + "".join(f"(8, 8);{t * 1e-3:.6f}\n" for t in times)
-
-
 def nvbench_times(*times):
     document = with_summaries([])
     states = document["benchmarks"][0]["states"]
@@ -442,7 +438,6 @@ def nvbench_times(*times):
         ("out.json", google_times),
         ("a-gemm.csv", gemm_times),
         ("log.txt", hipblaslt_times),
-        ("gemm.csv", triton_times),
         ("r.json", nvbench_times),
     ],
 )

@@ -447,5 +447,7 @@ def test_two_values_of_a_key_are_refused(tmp_path, read, told):
     twice = trace(ONE).replace('"Input type"', f'"Input Dims": {shapes},\n"Input type"')
     assert not told(read(twice, "t.json")), "the same value"
     other = twice.replace("48", "64", 1)
-    reading = read(other.replace('"traceEvents": [', f'"traceEvents": [{json.dumps(ONE)},'), "t.json")
+    reading = read(
+        other.replace('"traceEvents": [', f'"traceEvents": [{json.dumps(ONE)},'), "t.json"
+    )
     assert len(told(reading)) == 1

@@ -17,9 +17,11 @@ The reason of a failure is in the implementation's first metric.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -231,6 +233,7 @@ def _table(file: ResultFile) -> Iterator[ResultRow]:
     if not any(name.endswith(_LATENCY) for name in header[1:]):
         raise UsageError(f"the table has no column *{_LATENCY}")
     operator = legal_name("_".join(name_words(file.name)) or file.name)
+    seen: Counter[Problem] = Counter()
     for cells in rows:
         x_value, *columns = cells.values()
         if x_value.strip().lower() in _NO_INPUTS:
@@ -240,7 +243,10 @@ def _table(file: ResultFile) -> Iterator[ResultRow]:
         if len(cells) != len(header):
             raise uneven_row(len(cells), len(header))
         problem = _bench_problem(f"tritonbench_{operator}", x_value)
-        yield from _implementations(problem, zip(header[1:], columns, strict=True))
+        seen[problem] += 1  # another input may be printed alike
+        more = FrozenDict({"instance": seen[problem]} if seen[problem] > 1 else {})
+        for row in _implementations(problem, zip(header[1:], columns, strict=True)):
+            yield dataclasses.replace(row, config=more)
 
 
 def _document(file: ResultFile) -> Iterator[ResultRow]:

@@ -112,11 +112,21 @@ EXTRAS = (
 _READ = frozenset((*BLAS_FIELDS, *EXTRAS, "call_count", "bias_source"))
 
 
-def dtype_named(text: str, arch: str = "") -> str:
-    """Return kernelmark's name of a dtype; `fp8` is the format that `arch` supports."""
+def _spoken(text: str) -> str:
     word = text.strip().lower()
     for prefix in ("torch.", "c10::", "dtypes."):
         word = word.removeprefix(prefix)
+    return word
+
+
+def is_open_f8(text: str) -> bool:
+    """Return whether a text names an 8-bit float that is another format on another GPU."""
+    return _spoken(text) in _SPOKEN_F8
+
+
+def dtype_named(text: str, arch: str = "") -> str:
+    """Return kernelmark's name of a dtype; `fp8` is the format that `arch` supports."""
+    word = _spoken(text)
     if word in _SPOKEN_F8:
         return "f8e4m3fnuz" if arch.startswith(FNUZ_ARCHS) else "f8e4m3"
     name = _SPOKEN.get(word, word)
@@ -266,7 +276,11 @@ def _may_change(name: str, fields: Mapping[str, str]) -> bool:
 
 def _normal(logged: Mapping[str, str]) -> dict[str, str]:
     """Return the fields with normalised names and values."""
-    fields = {_NAMES.get(name, name): text.strip() for name, text in logged.items()}
+    fields: dict[str, str] = {}
+    for name, text in logged.items():
+        name, value = _NAMES.get(name, name), text.strip()
+        if fields.setdefault(name, value) != value:
+            raise BadLine(f"gives {name} twice, as {fields[name][:24]} and as {value[:24]}")
     for name in _SIZES:
         if fields.get(name):
             fields[name] = str(_whole(fields, name))

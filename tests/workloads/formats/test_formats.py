@@ -668,3 +668,19 @@ def test_axes_of_nvbench_that_differ_in_case_are_not_pooled(read):
     assert len(read("r.json", {**NVBENCH, "benchmarks": [sweep, sweep]}).results) == 3
     with pytest.raises(UsageError):
         read("r.json", {**NVBENCH, "benchmarks": [sweep, renamed]})
+
+
+def test_two_means_of_a_state_of_nvbench_are_refused(read):
+    document = nvbench_times(5.0)
+    summaries = document["benchmarks"][0]["states"][0]["summaries"]
+    summaries.append(copy.deepcopy(summaries[0]))
+    assert len(read("r.json", document).results) == 1, "the same twice"
+    summaries[1]["data"][0]["value"] = 9e-6
+    with pytest.raises(UsageError):
+        read("r.json", document)
+
+
+def test_a_device_of_nvbench_that_is_not_listed_keeps_its_number(read):
+    document = nvbench_times(5.0)
+    document["benchmarks"][0]["states"][0]["device"] = 3
+    assert read("r.json", document).results[0].device == "cuda:3"

@@ -345,7 +345,9 @@ def test_matrices_behind_pointers_are_said(read):
     (call,) = read(strided).workload.calls
     assert call.lost == ()
     pointers = strided.replace("_strided", "")
-    traced = ROCBLAS_TRACE.replace("gemm_ex", "gemm_batched_ex").replace("48,f32_r,0", "48,3,f32_r")
+    traced = ROCBLAS_TRACE.replace("gemm_ex", "gemm_batched_ex").replace(
+        "48,f32_r,0", "48,3,f32_r,0"
+    )
     for line in (pointers, traced):
         (call,) = read(line).workload.calls
         assert call.lost == ("function",)
@@ -357,3 +359,24 @@ def test_a_cut_row_of_results_without_validators_is_refused(read, told):
     reading = read(whole + "GemmTunableOp_Half_TN,tn_1024_32_40\n", "r.csv")
     assert dims(reading) == [{"m": 16, "n": 1024, "k": 4096}]
     assert [line for line, _ in told(reading)] == [2]
+
+
+@pytest.mark.parametrize(
+    ("line", "lost"),
+    [
+        (ROCBLAS.replace("--flags 0", "--flags 4"), ("flags",)),
+        (ROCBLAS.replace("--flags 0", "--flags 2"), ()),
+        (ROCBLAS_TRACE.replace("none", "fp16_alt_impl"), ("flags",)),
+        (ROCBLAS_PROFILE.replace("flags: 0", "flags: stochastic_rounding"), ("flags",)),
+        (ROCBLAS + " --HMM --outofplace", ()),
+    ],
+)
+def test_flags_that_change_results_are_said(read, line, lost):
+    (call,) = read(line).workload.calls
+    assert call.lost == lost
+
+
+def test_two_names_of_one_field_with_two_values_are_refused(read):
+    with pytest.raises(UsageError):
+        read(ROCBLAS.replace("--flags 0", "--sizem 64"))
+    assert len(read(ROCBLAS.replace("--flags 0", "--sizem 48")).workload.calls) == 1

@@ -63,7 +63,8 @@ class NvBench(Importer):
                             f"{name} has axes {axes[name, legal_name(axis)]} and {axis}",
                             hint="rename one of them: they would be one parameter",
                         )
-                device_info = devices.get(state.whole("device", 0))
+                index = state.whole("device", 0)
+                device_info = devices.get(index)
                 skipped = bool(state.get("is_skipped"))
                 why = state.get("skip_reason")
                 yield ResultRow(
@@ -75,7 +76,7 @@ class NvBench(Importer):
                     error=(str(why) if why else Reason("no reason was recorded in the file"))
                     if skipped
                     else "",
-                    device=device_info.name if device_info else "cuda:0",
+                    device=f"cuda:{index}",
                     arch=device_info.arch if device_info else "",
                 )
 
@@ -104,7 +105,9 @@ def _times(path: Path, state: Fields) -> tuple[float, ...]:
     for summary in state.objects("summaries"):
         data = {str(entry.get("name")): entry.get("value") for entry in summary.objects("data")}
         name = str(summary.get("tag", summary.get("name")))
-        summaries[name] = Fields(data, summary.where)
+        first = summaries.setdefault(name, Fields(data, summary.where))
+        if name in (_SAMPLES, _MEAN) and dict(first) != data:
+            raise BadLine(f"{summary.where}: a second summary {name}", hint="is the file edited?")
     if _SAMPLES in summaries and (samples := _samples(path, summaries[_SAMPLES])):
         return samples
     return (summaries[_MEAN].number("value"),) if _MEAN in summaries else ()

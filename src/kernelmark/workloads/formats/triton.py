@@ -39,6 +39,7 @@ from kernelmark.workloads.calls import LogOptions, LogReader, Remark
 from kernelmark.workloads.importers import (
     EACH_TABLE,
     Importer,
+    Repeats,
     ResultFile,
     ResultRow,
     legal_name,
@@ -156,6 +157,9 @@ class TritonAutotune(Importer):
                 status=Status.OK if worked else Status.RUNTIME_ERROR,
                 error="" if worked else Reason("Triton could not time it"),
                 also={name: ms * _MS for name, ms in quantiles if math.isfinite(ms)},
+                # Of two configs that differ only in what Triton does not store.
+                key=(repr(config),),
+                repeats=Repeats.REFUSED,
             )
 
 

@@ -63,8 +63,8 @@ class GekoList(LogReader):
     summary = "a list of sizes for GEKO or TuningDriver (YAML with DataType and Sizes)"
     facts = FormatFacts(
         versions=_VERSIONS,
-        exactness="exact; each size is one call; a key that is not known is listed; a grid (SIZE_OPTION 1), 4-bit floats and MX are "
-        "rejected",
+        exactness="exact; each size is one call; a key that is not known is listed; a grid "
+        "(SIZE_OPTION 1), 4-bit floats and MX are rejected",
         checked="compared with schemas.py and sizes.py; the example list in its repository",
     )
     absent = ("count",)

@@ -112,11 +112,21 @@ EXTRAS = (
 _READ = frozenset((*BLAS_FIELDS, *EXTRAS, "call_count", "bias_source"))
 
 
-def dtype_named(text: str, arch: str = "") -> str:
-    """Return kernelmark's name of a dtype; `fp8` is the format that `arch` supports."""
+def _spoken(text: str) -> str:
     word = text.strip().lower()
     for prefix in ("torch.", "c10::", "dtypes."):
         word = word.removeprefix(prefix)
+    return word
+
+
+def is_open_f8(text: str) -> bool:
+    """Return whether a text names an 8-bit float that is another format on another GPU."""
+    return _spoken(text) in _SPOKEN_F8
+
+
+def dtype_named(text: str, arch: str = "") -> str:
+    """Return kernelmark's name of a dtype; `fp8` is the format that `arch` supports."""
+    word = _spoken(text)
     if word in _SPOKEN_F8:
         return "f8e4m3fnuz" if arch.startswith(FNUZ_ARCHS) else "f8e4m3"
     name = _SPOKEN.get(word, word)
@@ -187,6 +197,8 @@ def call(logged: Mapping[str, str], arch: str = "", *, harmless: Container[str] 
     lost += _of_epilogue(fields, bias_type=problem.dtypes.get("bias_type", ""))
     if fields["compute_type"] in _ROUNDED_INPUTS:
         lost.append("compute_type")
+    if has_pointers(fields["function"]):
+        lost.append("function")
     lost += [name for name in fields if name not in harmless and _may_change(name, fields)]
     kept = FrozenDict({name: fields[name] for name in BLAS_FIELDS if fields.get(name)})
     count = _whole(fields, "call_count", "1")
@@ -224,6 +236,12 @@ def fields_of(problem: Problem) -> FrozenDict[str]:
     return FrozenDict({name: fields[name] for name in BLAS_FIELDS if name in fields})
 
 
+def has_pointers(function: str) -> bool:
+    """Return whether a function, as gemm_batched_ex, reads its matrices through arrays of pointers.
+    They may be anywhere, and the library has other kernels for them."""
+    return "_batched" in function.replace("_strided_batched", "")
+
+
 def _row_scaled(fields: Mapping[str, str], arch: str) -> Problem | None:
     """Return the GEMM of 8-bit floats of which each row of A and column of B has a factor, if the
     call is one: the library has other solutions for it than for the GEMM without factors."""
@@ -258,7 +276,11 @@ def _may_change(name: str, fields: Mapping[str, str]) -> bool:
 
 def _normal(logged: Mapping[str, str]) -> dict[str, str]:
     """Return the fields with normalised names and values."""
-    fields = {_NAMES.get(name, name): text.strip() for name, text in logged.items()}
+    fields: dict[str, str] = {}
+    for name, text in logged.items():
+        name, value = _NAMES.get(name, name), text.strip()
+        if fields.setdefault(name, value) != value:
+            raise BadLine(f"gives {name} twice, as {fields[name][:24]} and as {value[:24]}")
     for name in _SIZES:
         if fields.get(name):
             fields[name] = str(_whole(fields, name))

@@ -21,6 +21,7 @@ from kernelmark.workloads.workload import BLAS_FIELDS, Call
 
 LIST_DTYPE = "bf16"
 ASSUMED_DTYPE = f"names no dtype: read as {LIST_DTYPE}; another: --dtype"
+ASSUMED_F8 = "fp8 was read as f8e4m3, OCP's; for gfx940 to gfx942: --arch gfx942"
 # hipblaslt-bench of 2022 and 2023 printed only d_type: with f32, inputs may be f16 or f32.
 OUTPUT_ALONE = "only the type of the output is given: --dtype sets that of the inputs"
 NO_TYPES = (
@@ -41,6 +42,8 @@ _BARE = frozenset(
         *("grouped_gemm", "bias_vector", "scaleC", "scaleD", "scaleAlpha_vector", "gradient"),
         *("use_e", "flush", "any_stride", "c_equal_d", "use_gpu_timer", "swizzleA", "swizzleB"),
         *("amaxD", "amaxScaleA", "amaxScaleB", "print_kernel_info", "use_user_args", "verify", "v"),
+        *("atomics_not_allowed", "atomics_allowed", "log_function_name", "log_datatype", "HMM"),
+        *("outofplace", "fortran", "c_noalias_d"),
     )
 )
 # Fields of both clients and of the libraries' profiles that choose a kernel, or how it is timed and
@@ -55,6 +58,7 @@ HARMLESS = frozenset(
         *("skip_slow_solution_ratio", "norm_check", "solution_name", "solution_Name"),
         *("kernel_name", "bias_source", "lde", "stride_e", "aux_type", "atomics_mode"),
         *("atomics_not_allowed", "geam_ex_op", "flush_batch_count", "flush_memory_size"),
+        *("atomics_allowed", "HMM", "fortran", "outofplace"),
     )
 )
 _GROUPED = "grouped_gemm"

@@ -377,7 +377,7 @@ def build_run(file: ResultFile, rows: Iterable[ResultRow], method: str) -> Resul
         elif dataclasses.replace(row, doubt=first.doubt) != first:
             raise BadLine(
                 f"a second row of {row.problem.key}, and not the same",
-                hint="leave one of them out: the tool itself reads no such table",
+                hint="leave one of them out: the tool has one row for it",
             )
     if not cases:
         raise NothingToDo(
@@ -726,7 +726,7 @@ def mean_row(
     timing: Timing = PROFILED,
     also: Mapping[str, float] | None = None,
 ) -> ResultRow:
-    """Return a row with the samples of a launch, or its mean."""
+    """Return a row with the samples of a launch, or its mean; a table has one row for it."""
     return ResultRow(
         problem=problem_of("kernel", {"name": launch.kernel, **dict(launch.sizes)}),
         backend=backend,
@@ -736,6 +736,8 @@ def mean_row(
         device=launch.device,
         arch=launch.arch,
         also=also or {},
+        key=(launch.process, launch.kernel, *(f"{name}={size}" for name, size in launch.sizes)),
+        repeats=Repeats.REFUSED,
     )
 
 

@@ -57,11 +57,12 @@ def size_fault(text: str) -> str:
 
 def parse_number(value: object, what: str) -> float:
     """Parse a finite number. One with a comma is refused: it may be a decimal or a thousands
-    separator."""
+    separator. So is what only Python takes for a number: other digits, and 1_000."""
     if value is None or value == "":
         raise BadLine(f"{what} is missing", hint="is the file truncated?")
+    text = str(value)
     try:
-        number = float(str(value))
+        number = float(text if text.isascii() and "_" not in text else "")
     except (ValueError, OverflowError):
         raise unexpected(what, "a number", value) from None
     if not math.isfinite(number):

@@ -167,3 +167,9 @@ def test_what_no_reader_expects_is_refused_by_the_reader(tmp_path, name, text, f
     with pytest.raises(UsageError) as caught:
         importers.read(path, Overrides(), form)
     assert isinstance(caught.value.__cause__, KernelmarkError | None)
+
+
+@pytest.mark.parametrize("number", ["1_000", "\u0661\u0662", "\uff11"])
+def test_what_only_python_takes_for_a_number_is_refused(number):
+    with pytest.raises(UsageError):
+        opening.parse_number(number, "us")

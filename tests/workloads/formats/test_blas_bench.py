@@ -292,3 +292,35 @@ def test_matrices_behind_an_array_of_pointers_are_not_strided_ones(results):
     ]
     found = results("".join(rows))
     assert [dict(one.case.config) for one in found] == [{"function": "gemm_batched_ex"}, {}]
+
+
+@pytest.mark.parametrize("column", ["scale_type", "rotating_buffer"])
+def test_what_may_choose_another_kernel_or_time_keeps_rows_apart(results, column):
+    values = {"scale_type": ("f32_r", "f16_r"), "rotating_buffer": ("1", "512")}[column]
+    head = f"[0]:{LT},{column},hipblaslt-Gflops,us\n"
+    found = results(head + "".join(f"    {LT_ROW},{value},1,7\n" for value in values))
+    assert len(found) == 2
+    assert len({one.case.problem for one in found}) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "compute", "error", "good"),
+    [
+        ("f16_r", "f32_r", "0.009", True),
+        ("f16_r", "f32_r", "0.011", False),
+        ("f32_r", "f32_r", "2e-5", False),
+        ("f32_r", "xf32_r", "2e-5", True),
+        ("bf16_r", "f32_r", "-0.2", False),
+    ],
+)
+def test_an_error_above_the_limits_of_the_client_is_wrong(results, kind, compute, error, good):
+    head = f"[0]:{LT},hipblaslt-Gflops,us,CPU-Gflops,CPU-us,norm_error\n"
+    row = LT_ROW.replace("f32_r", compute).replace("f16_r", kind)
+    (one,) = results(f"{head}    {row},1,7,1,9,{error}\n")
+    assert (one.status is Status.OK) is good
+
+
+def test_any_error_of_rocblas_bench_counts(results):
+    head = f"{TYPES}{ROCBLAS},rocblas-Gflops,us,CPU-Gflops,CPU-us,norm_error_1,norm_error_2\n"
+    (one,) = results(f"{head}{F16}T,N,48,5,32,1,32,0,32,48,48,1,1,7,1,9,0,0.9\n")
+    assert one.status is Status.WRONG

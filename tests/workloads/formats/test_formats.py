@@ -1,6 +1,7 @@
 """Each format by a small file of our own in its shape; what is read, and what is refused."""
 
 import contextlib
+import copy
 import gzip
 import json
 import math
@@ -232,7 +233,7 @@ def test_convolution_tables_give_the_input_size(read):
 def test_hipblaslt_bench(read):
     plain, gelu, batched = read("log.txt", HIPBLASLT, arch="gfx942").results
     assert plain.case.problem == ops.parse("gemm m=512 n=1024 k=256 dtype=f16 ta=n tb=t")
-    assert plain.case.config == {"solution_index": 56537}
+    assert plain.case.config == {"solution_index": 56537, "rotating_buffer": 512}
     assert plain.case.timing.cache.value == "cold"
     assert plain.kernel.name == "Cijk_one_kernel"
     assert gelu.case.problem.op == "blas_matmul"
@@ -420,15 +421,6 @@ def hipblaslt_times(*times):
     return "".join(whole.replace("16.5\n", f"{t}\n") for t in times)
 
 
-def triton_times(*times):
-    return "x_val;aten-latency\n" + "".join(f"(8, 8);{t * 1e-3:.6f}\n" for t in times)
-
-
-def stats_times(*times):
-    head, row = STATS.splitlines()
-    return "\n".join([head, *(row.replace("2461.3", str(1e3 * t)) for t in times), ""])
-
-
 def nvbench_times(*times):
     document = with_summaries([])
     states = document["benchmarks"][0]["states"]
@@ -446,8 +438,6 @@ def nvbench_times(*times):
         ("out.json", google_times),
         ("a-gemm.csv", gemm_times),
         ("log.txt", hipblaslt_times),
-        ("gemm.csv", triton_times),
-        ("1_kernel_stats.csv", stats_times),
         ("r.json", nvbench_times),
     ],
 )
@@ -666,3 +656,31 @@ def test_a_byte_order_mark_and_line_ends_of_windows_change_nothing(read, name, t
         return [(one.case.id, one.measurement) for one in read(name, content).results]
 
     assert cases("\ufeff" + text.replace("\n", "\r\n")) == cases(text)
+
+
+def test_axes_of_nvbench_that_differ_in_case_are_not_pooled(read):
+    """A name occurs twice if it was selected twice on the command line."""
+    (sweep,) = NVBENCH["benchmarks"]
+    renamed = copy.deepcopy(sweep)
+    for state in renamed["states"]:
+        for axis in state["axis_values"]:
+            axis["name"] = axis["name"].lower()
+    assert len(read("r.json", {**NVBENCH, "benchmarks": [sweep, sweep]}).results) == 3
+    with pytest.raises(UsageError):
+        read("r.json", {**NVBENCH, "benchmarks": [sweep, renamed]})
+
+
+def test_two_means_of_a_state_of_nvbench_are_refused(read):
+    document = nvbench_times(5.0)
+    summaries = document["benchmarks"][0]["states"][0]["summaries"]
+    summaries.append(copy.deepcopy(summaries[0]))
+    assert len(read("r.json", document).results) == 1, "the same twice"
+    summaries[1]["data"][0]["value"] = 9e-6
+    with pytest.raises(UsageError):
+        read("r.json", document)
+
+
+def test_a_device_of_nvbench_that_is_not_listed_keeps_its_number(read):
+    document = nvbench_times(5.0)
+    document["benchmarks"][0]["states"][0]["device"] = 3
+    assert read("r.json", document).results[0].device == "cuda:3"

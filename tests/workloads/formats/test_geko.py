@@ -139,3 +139,12 @@ def test_a_damaged_table_is_refused(times, old, new):
     assert old in RAW
     with pytest.raises((UsageError, NothingToDo)):
         times(RAW.replace(old, new, 1))
+
+
+@pytest.mark.parametrize(
+    ("key", "lost"),
+    [("Bias: true", ("Bias=true",)), ("Bias: false", ()), ("Epilogue: [gelu]", ("Epilogue=set",))],
+)
+def test_a_key_that_is_not_known_is_said(read, key, lost):
+    for call in read(f"{LIST}\n{key}\n", "list.yaml").workload.calls:
+        assert call.lost == lost

@@ -238,3 +238,15 @@ def test_a_summary_of_mpi_events_is_refused(report):
         importers.read(report(text), Overrides())
     found = importers.read(report(NOTICE + text + "\n" + NOTICE + SUMMARY), Overrides()).results
     assert [one.measurement.median_s for one in found] == pytest.approx([1.45e-6, 5e-7])
+
+
+def test_two_summaries_of_one_kernel_are_refused(report):
+    with pytest.raises(UsageError):
+        importers.read(report(SUMMARY + "7.9,900,1,900.0,900.0,900,900,0.0,mul\n"), Overrides())
+
+
+def test_a_summary_with_a_column_that_is_not_known_is_refused(report):
+    lines = SUMMARY.splitlines()
+    lines = [f"Proj,{lines[0]}", *(f"1,{line}" for line in lines[1:])]
+    with pytest.raises(UsageError):
+        importers.read(report("\n".join([*lines, ""])), Overrides())

@@ -338,3 +338,45 @@ def test_four_numbers_without_an_order_are_refused(read):
     assert dict(call.problem.dims) == {"batch": 2, "m": 512, "n": 16, "k": 256}
     reading = read("5,48,32\n" + text)
     assert (reading.workload.total, [line.line for line in reading.skipped]) == (1, [2])
+
+
+def test_matrices_behind_pointers_are_said(read):
+    strided = ROCBLAS.replace("gemm_ex", "gemm_strided_batched_ex") + " --batch_count 3"
+    (call,) = read(strided).workload.calls
+    assert call.lost == ()
+    pointers = strided.replace("_strided", "")
+    traced = ROCBLAS_TRACE.replace("gemm_ex", "gemm_batched_ex").replace(
+        "48,f32_r,0", "48,3,f32_r,0"
+    )
+    for line in (pointers, traced):
+        (call,) = read(line).workload.calls
+        assert call.lost == ("function",)
+        assert call.problem.dims["batch"] == 3
+
+
+def test_a_cut_row_of_results_without_validators_is_refused(read, told):
+    whole = "GemmTunableOp_Half_TN,tn_1024_16_4096,Gemm_Hipblaslt_1,0.01\n"
+    reading = read(whole + "GemmTunableOp_Half_TN,tn_1024_32_40\n", "r.csv")
+    assert dims(reading) == [{"m": 16, "n": 1024, "k": 4096}]
+    assert [line for line, _ in told(reading)] == [2]
+
+
+@pytest.mark.parametrize(
+    ("line", "lost"),
+    [
+        (ROCBLAS.replace("--flags 0", "--flags 4"), ("flags",)),
+        (ROCBLAS.replace("--flags 0", "--flags 2"), ()),
+        (ROCBLAS_TRACE.replace("none", "fp16_alt_impl"), ("flags",)),
+        (ROCBLAS_PROFILE.replace("flags: 0", "flags: stochastic_rounding"), ("flags",)),
+        (ROCBLAS + " --HMM --outofplace", ()),
+    ],
+)
+def test_flags_that_change_results_are_said(read, line, lost):
+    (call,) = read(line).workload.calls
+    assert call.lost == lost
+
+
+def test_two_names_of_one_field_with_two_values_are_refused(read):
+    with pytest.raises(UsageError):
+        read(ROCBLAS.replace("--flags 0", "--sizem 64"))
+    assert len(read(ROCBLAS.replace("--flags 0", "--sizem 48")).workload.calls) == 1

@@ -329,3 +329,29 @@ def test_json_that_does_not_say_all_is_refused(document, broken):
     broken(told)
     with pytest.raises(KernelmarkError):
         importers.read(document(told), Overrides())
+
+
+def test_two_statistics_of_one_kernel_are_refused(tmp_path):
+    path = tmp_path / "1_kernel_stats.csv"
+    row = '"add",1,2,2,100,2,2,0\n'
+    path.write_text(STATS + row + row)
+    assert len(series(path)) == 1, "one row, repeated"
+    path.write_text(STATS + row + row.replace(",2,2,100", ",4,4,100"))
+    with pytest.raises(UsageError):
+        importers.read(path, Overrides())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"Kind","Kernel_Name","Start_Timestamp","End_Timestamp"\n"MEMORY_COPY","k",1000,3000\n',
+        '"KernelName","BeginNs","EndNs","DurationNs"\n"k",1000,3000,9000\n',
+    ],
+)
+def test_rows_of_something_else_and_contradicting_times_are_refused(tmp_path, text):
+    path = tmp_path / "1_kernel_trace.csv"
+    path.write_text(text)
+    with pytest.raises(UsageError):
+        importers.read(path, Overrides())
+    path.write_text(text.replace("MEMORY_COPY", "KERNEL_DISPATCH").replace("9000", "2000"))
+    assert len(series(path)) == 1

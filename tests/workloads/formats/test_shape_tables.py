@@ -268,3 +268,9 @@ def test_a_list_is_recognized_by_its_columns(tmp_path):
 def test_a_dtype_that_is_assumed_is_noted(read, text):
     assert ASSUMED_DTYPE in read(text, "x.csv").inputs[0].notes
     assert ASSUMED_DTYPE not in read(text, "x.csv", dtype="f16").inputs[0].notes
+
+
+@pytest.mark.parametrize(("arch", "count"), [("", 1), ("gfx950", 0)])
+def test_fp8_of_no_gpu_is_noted(read, arch, count):
+    reading = read("M,N,K,dtype\n1,2,3,fp8\n", "a.csv", arch=arch)
+    assert len(reading.inputs[0].notes) == count

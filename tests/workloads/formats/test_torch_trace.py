@@ -434,3 +434,20 @@ def test_kernels_of_a_packed_trace(tmp_path):
     path.write_bytes(gzip.compress(trace(event("aten::mm", 0, 9)).encode()))
     with pytest.raises(NothingToDo):
         importers.read(path, Overrides(), "torch-trace")
+
+
+def test_two_values_of_a_key_are_refused(tmp_path, read, told):
+    path = tmp_path / "t.json"
+    kernel = event("k", 0, 5, cat="kernel")
+    text = trace(ONE, kernel).replace('"dur": 5', '"dur": 5, "dur": 9')
+    path.write_text(text)
+    with pytest.raises(UsageError):
+        importers.read(path, Overrides())
+    shapes = json.dumps(MM[1], indent=1)
+    twice = trace(ONE).replace('"Input type"', f'"Input Dims": {shapes},\n"Input type"')
+    assert not told(read(twice, "t.json")), "the same value"
+    other = twice.replace("48", "64", 1)
+    reading = read(
+        other.replace('"traceEvents": [', f'"traceEvents": [{json.dumps(ONE)},'), "t.json"
+    )
+    assert len(told(reading)) == 1

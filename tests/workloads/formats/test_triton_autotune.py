@@ -150,3 +150,10 @@ def test_named_values_are_a_problem(file, key, names, problem):
 def test_what_has_no_names_is_refused(file, key, names, value):
     with raises(UsageError, value):
         logs.read([file(key)], options=LogOptions(key=names))
+
+
+def test_two_times_of_one_config_are_refused(path):
+    twice = {**FILE, "configs_timings": [*FILE["configs_timings"], [config(16, 4), 0.5]]}
+    path.write_text(json.dumps(twice))
+    with pytest.raises(UsageError):
+        importers.read(path, Overrides())

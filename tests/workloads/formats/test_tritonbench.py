@@ -98,3 +98,10 @@ def test_a_number_that_cannot_be_read_is_no_failure(read, time):
 def test_two_tables_in_one_file_are_refused(read):
     with raises(UsageError, 1 + len(CSV.splitlines())):
         read("gemm.csv", CSV + CSV)
+
+
+def test_two_inputs_that_are_printed_alike_stay_apart(tmp_path):
+    path = tmp_path / "gemm.csv"
+    path.write_text("x_val;aten-latency\n(8, 8);0.5\n(8, 8);0.7\n")
+    found = importers.read(path, Overrides()).results
+    assert [dict(one.case.config) for one in found] == [{}, {"instance": 2}]

@@ -25,7 +25,7 @@ from kernelmark.core.registry import FormatFacts
 from kernelmark.core.result import Status
 from kernelmark.core.timing import Cache, Timer, Timing
 from kernelmark.workloads import blas
-from kernelmark.workloads.calls import NO_DTYPE, LogOptions, LogReader, RowReader, Table
+from kernelmark.workloads.calls import ASSUMED_F8, NO_DTYPE, LogOptions, LogReader, RowReader, Table
 from kernelmark.workloads.importers import (
     CUT,
     Importer,
@@ -134,7 +134,7 @@ class _Rows(Table):
                 "and fp8 of gfx942 is another than OCP's; --arch reads the rows of one"
             )
         if self._assumed_f8:
-            notes.append("fp8 was read as f8e4m3, OCP's; for gfx940 to gfx942: --arch gfx942")
+            notes.append(ASSUMED_F8)
         return (*notes, *super().notes())
 
     def row(self, cells: Fields, options: LogOptions) -> Iterator[Call]:

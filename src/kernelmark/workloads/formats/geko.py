@@ -13,6 +13,7 @@ reference, and the one with tuned kernels. A tuned kernel that GEKO found to be 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
 import yaml
@@ -50,7 +51,9 @@ _LETTERS = {
 _ROUNDED = "X"
 _TYPES = ("DataType", "DestDataType", "ComputeDataType")
 _TRANS = ("TRANSA", "TRANSB")
+_KNOWN = frozenset((*_TYPES, *_TRANS, "ARCH", "SIZE_OPTION", "GRID_DENSITY", "Sizes", "MX"))
 _TRANSPOSED = {"T": "T", "N": "N", "true": "T", "false": "N"}
+_OFF = ("", "0", "false", "none", "null", "~")
 _SIDES = ("reference", "tuned")
 _MARK = ("transA", "transB", "m", "n", "k", "a_type")
 
@@ -60,8 +63,8 @@ class GekoList(LogReader):
     summary = "a list of sizes for GEKO or TuningDriver (YAML with DataType and Sizes)"
     facts = FormatFacts(
         versions=_VERSIONS,
-        exactness="exact; each size is one call; a grid (SIZE_OPTION 1), 4-bit floats and MX are "
-        "rejected",
+        exactness="exact; each size is one call; a key that is not known is listed; a grid "
+        "(SIZE_OPTION 1), 4-bit floats and MX are rejected",
         checked="compared with schemas.py and sizes.py; the example list in its repository",
     )
     absent = ("count",)
@@ -102,6 +105,9 @@ def _sizes(nodes: dict[str, yaml.Node], options: LogOptions) -> Iterator[tuple[i
     except UsageError as error:
         yield 1, error.message
         return
+    # What no version has, such as a bias, may change what is computed.
+    others = {n: texts.get(n, "set") for n in nodes if n not in _KNOWN}
+    more = [f"{n}={text[:24]}" for n, text in others.items() if text.lower() not in _OFF]
     seen = set()
     for node in sizes.value:
         line = node.start_mark.line + 1
@@ -110,7 +116,8 @@ def _sizes(nodes: dict[str, yaml.Node], options: LogOptions) -> Iterator[tuple[i
             if size not in seen:  # GEKO drops sizes that occur twice
                 seen.add(size)
                 named = dict(zip(("m", "n", "batch_count", "k"), map(str, size), strict=True))
-                yield line, blas.call(call_type | named, options.arch)
+                call = blas.call(call_type | named, options.arch)
+                yield line, dataclasses.replace(call, lost=(*call.lost, *more))
         except UsageError as error:
             yield line, error.message
 

@@ -18,6 +18,7 @@ import contextlib
 import csv
 import dataclasses
 import itertools
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -89,10 +90,7 @@ MEASURED_COLUMNS = frozenset(
             "CPU-Gflops",
             "CPU-us",
             "gcnArchName",
-            "norm_error",
-            "norm_error_1",
-            "atol",
-            "rtol",
+            *("norm_error", *(f"norm_error_{number}" for number in range(1, 5)), "atol", "rtol"),
             "kernel",
             "soulution_index",
             "CUs",
@@ -127,10 +125,22 @@ _NO_CONFIG = frozenset(
 _NO_ARGUMENT = re.compile(
     r"freq|MCLK|efficiency|gran\b|granularity|tiles_per|num_cu|bytes|norm|-us$"
 )
-_POINTERS = re.compile(r"(?<!_strided)_batched")
 # Columns of the client's own verification (-v), and what they have if it failed.
-_VERIFIED = ("norm_error", "norm_error_1", "atol", "rtol")
+_ERRORS = ("norm_error", *(f"norm_error_{number}" for number in range(1, 5)))
+_VERIFIED = (*_ERRORS, "atol", "rtol")
 _FAILED = ("failed", "nan", "-nan", "inf", "-inf")
+# Limits of hipblaslt-bench's norm_check (norm.hpp), by the type of D.
+_NORM_LIMITS = {
+    "f64_r": 1e-12,
+    "f32_r": 1e-5,
+    "i32_r": 1e-4,
+    "bf16_r": 0.1,
+    **dict.fromkeys(("f16_r", "i8_r"), 0.01),
+    **dict.fromkeys(("f8_r", "f8_fnuz_r"), 0.125),
+    **dict.fromkeys(("bf8_r", "bf8_fnuz_r"), 0.25),
+}
+# Compute types whose roundings are those of a narrower type.
+_NARROW = {"xf32_r": "f16_r", "f16_r": "f16_r", "f32_f16_r": "f16_r", "f32_bf16_r": "bf16_r"}
 _TWO_RUNS = "import each run of the client in a file of its own"
 _NO_TYPES = "rocblas-bench --log_function_name --log_datatype prints them"
 
@@ -288,7 +298,8 @@ class HipblasltBench(Importer):
     facts = FormatFacts(
         versions="hipBLASLt 7d9fb683 (2024-10), rocBLAS b520bc83 (2024-10)",
         exactness="every row; arguments that a problem does not have are part of the config; a "
-        "call without types that occurs twice is rejected",
+        "call without types that occurs twice is rejected; an error above the limit of "
+        "hipblaslt-bench's norm_check is wrong",
         checked="compared with their argument models; samples of our own in tests",
     )
     method = "mean of hipblaslt-bench"
@@ -418,10 +429,10 @@ def _row(printed: _Printed, arch: str, device: str) -> ResultRow:
         for column, name in _CONFIG.items()
         if cells.text(column, "0") != "0"
     }
-    failed = [name for name in _VERIFIED if cells.text(name).lower() in _FAILED]
+    error = _verification(cells)
     return ResultRow(
-        status=Status.WRONG if failed else Status.OK,
-        error=Reason(f"the client's {failed[0]} is {cells[failed[0]]}") if failed else NO_REASON,
+        status=Status.WRONG if error else Status.OK,
+        error=error,
         problem=problem,
         backend="hipblaslt" if "hipblaslt-Gflops" in cells else "rocblas",
         samples_s=(cells.number("us") * 1e-6,),
@@ -433,6 +444,20 @@ def _row(printed: _Printed, arch: str, device: str) -> ResultRow:
     )
 
 
+def _verification(cells: Fields) -> Reason:
+    """Return why the client's verification failed, if it did: it prints an error, but no verdict
+    on it."""
+    for name in _VERIFIED:
+        if cells.text(name).lower() in _FAILED:
+            return Reason(f"the client's {name} is {cells[name]}")
+    kinds = cells.text("d_type"), _NARROW.get(cells.text("compute_type"), "")
+    limit = max((_NORM_LIMITS.get(kind, 0.0) for kind in kinds), default=0.0) or math.inf
+    for name in _ERRORS:
+        if cells.text(name) and abs(cells.number(name)) >= limit:
+            return Reason(f"the client's {name} is {cells[name]}, and its limit {limit:g}")
+    return NO_REASON
+
+
 def _gpu(cells: Fields) -> str:
     """Return the GPU in the columns of a row, as `gfx942 with 304 CUs`."""
     arch, units = cells.text("gcnArchName").partition(":")[0], cells.text("CUs")
@@ -440,15 +465,17 @@ def _gpu(cells: Fields) -> str:
 
 
 def row_config(cells: Fields, problem: Problem) -> dict[str, int | str]:
-    """Return the arguments that a problem does not have, and that may have chosen another kernel:
-    a workspace, the type of a bias, and every column that is not known."""
+    """Return the arguments that a problem does not have, and that may have chosen another kernel
+    or time: a workspace, the type of a bias, and every column that is not known."""
     parts = {**problem.dims, **problem.dtypes, **problem.options}
     has_bias = cells.text("bias_vector", "0") != "0"
     names = [n for n in cells if n not in _NO_CONFIG and not _NO_ARGUMENT.search(n)]
     names += ["bias_type"] if has_bias else []
     names += ["c_type"] if cells.text("c_type") != cells.text("d_type") else []
-    # gemm_batched_ex reads its matrices through an array of pointers.
-    names += ["function"] if _POINTERS.search(cells.text("function")) else []
+    names += ["function"] if blas.has_pointers(cells.text("function")) else []
+    names += ["scale_type"] if cells.text("scale_type") != cells.text("compute_type") else []
+    # How much of the rotating buffer the caches hold changes the time.
+    names += ["rotating_buffer"] if cells.text("rotating_buffer", "0") != "0" else []
     return config_of(
         (name, cells[name]) for name in names if cells.text(name) and legal_name(name) not in parts
     )
@@ -468,8 +495,8 @@ def row_problem(cells: Fields, arch: str) -> Problem:
     lost: tuple[str, ...] = ("alpha", "beta")
     with contextlib.suppress(ProblemError):
         call = blas.call(cells, arch, harmless=set(cells) - _unknown_arguments(cells))
-        # The type of a bias is not part of a problem.
-        lost = tuple(name for name in call.lost if name != "bias_type")
+        # What is part of the config: see row_config.
+        lost = tuple(name for name in call.lost if name not in ("bias_type", "function"))
         if not lost:
             return call.problem
     if "transB" not in cells or "k" not in cells:

@@ -46,6 +46,12 @@ _ALSO = {
 }
 _SHAPES = {"grid": ("GrdX", "GrdY", "GrdZ"), "block": ("BlkX", "BlkY", "BlkZ")}
 _SUMMED = {"grid": "GridXYZ", "block": "BlockXYZ"}
+_OF_SUMMARY = frozenset(
+    (
+        *("Time (%)", "Time(%)", "Instances", "Name", *_BARE, *_SUMMED.values()),
+        *(f"Total Time ({unit})" for unit in _UNITS),
+    )
+)
 _DEVICE = re.compile(r"(.*)\(([0-9]{1,9})\)\s*\Z", re.DOTALL)
 _END = re.compile(r"\s*\Z|Processing \[")
 _COPY = re.compile(r"\[CUDA (?:memcpy|memset)")
@@ -93,6 +99,9 @@ def _report(file: ResultFile) -> Iterator[ResultRow]:
         column = "Duration (ns)" if "GrdX" in header else "Avg (ns)"
         raise UsageError(f"the table has no column {column}", hint=_HINT)
     else:
+        others = [name for name in header if not _TIME.match(name) and name not in _OF_SUMMARY]
+        if others:
+            raise UsageError(f"the column {others[0]!r} is of no summary of kernels", hint=_HINT)
         for cells in rows:
             also = {
                 name: _seconds(cells, times[key])

@@ -51,12 +51,20 @@ class NvBench(Importer):
         benchmarks = list(document.objects("benchmarks"))
         names = {benchmark.text("name", "benchmark") for benchmark in benchmarks}
         ops = Counter(map(legal_name, names))
+        axes: dict[tuple[str, str], str] = {}  # as written, by the name of the problem's parameter
         for benchmark in benchmarks:
             name = benchmark.text("name", "benchmark")
             # Copy<int> and copy_int have one op.
             named = {"name": name} if ops[legal_name(name)] > 1 and legal_name(name) != name else {}
             for state in benchmark.objects("states"):
-                device_info = devices.get(state.whole("device", 0))
+                for axis in _axes(state):
+                    if axes.setdefault((name, legal_name(axis)), axis) != axis:
+                        raise BadLine(
+                            f"{name} has axes {axes[name, legal_name(axis)]} and {axis}",
+                            hint="rename one of them: they would be one parameter",
+                        )
+                index = state.whole("device", 0)
+                device_info = devices.get(index)
                 skipped = bool(state.get("is_skipped"))
                 why = state.get("skip_reason")
                 yield ResultRow(
@@ -68,7 +76,7 @@ class NvBench(Importer):
                     error=(str(why) if why else Reason("no reason was recorded in the file"))
                     if skipped
                     else "",
-                    device=device_info.name if device_info else "cuda:0",
+                    device=f"cuda:{index}",
                     arch=device_info.arch if device_info else "",
                 )
 
@@ -97,7 +105,9 @@ def _times(path: Path, state: Fields) -> tuple[float, ...]:
     for summary in state.objects("summaries"):
         data = {str(entry.get("name")): entry.get("value") for entry in summary.objects("data")}
         name = str(summary.get("tag", summary.get("name")))
-        summaries[name] = Fields(data, summary.where)
+        first = summaries.setdefault(name, Fields(data, summary.where))
+        if name in (_SAMPLES, _MEAN) and dict(first) != data:
+            raise BadLine(f"{summary.where}: a second summary {name}", hint="is the file edited?")
     if _SAMPLES in summaries and (samples := _samples(path, summaries[_SAMPLES])):
         return samples
     return (summaries[_MEAN].number("value"),) if _MEAN in summaries else ()

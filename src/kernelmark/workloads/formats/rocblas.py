@@ -38,6 +38,10 @@ _EX = (
     *("-", "b_type", "ldb", "stride_b", "beta", "-", "c_type", "ldc", "stride_c"),
     *("-", "d_type", "ldd", "stride_d", "batch_count", "compute_type"),
 )
+_CHOICE = ("algo", "solution_index", "flags")  # which may follow these
+# Values of flags that change no result; others round f16 inputs, or the output stochastically.
+_EXACT_FLAGS = ("none", "use_cu_efficiency", "check_solution_index", "0", "2", "8", "10")
+_HARMLESS = HARMLESS - {"flags"}
 _PLAIN = (
     *("transA", "transB", "m", "n", "k", "alpha", "-", "lda", "stride_a"),
     *("-", "ldb", "stride_b", "beta", "-", "ldc", "stride_c", "batch_count"),
@@ -76,13 +80,13 @@ class RocblasLog(LogReader):
         if kind == "mode":
             raise BadLine("sets a math mode: the calls after it may round their inputs")
         if kind == "trace":
-            yield blas.call(_typed(_traced(text)), options.arch, harmless=HARMLESS)
+            yield blas.call(_typed(_traced(text)), options.arch, harmless=_HARMLESS)
             return
         is_command = kind == "bench"
         pairs = calls.options(text.partition(" ")[2]) if is_command else calls.entries(text)
         for fields in calls.calls_of(pairs):
             fields = _defaults(fields) if is_command else fields
-            yield blas.call(_typed(fields), options.arch, harmless=HARMLESS)
+            yield blas.call(_typed(fields), options.arch, harmless=_HARMLESS)
 
     def table(self, line: bytes, file: str) -> RowReader | None:
         columns = line.strip().decode("utf-8", "replace").split(",")
@@ -117,6 +121,7 @@ def _traced(text: str) -> dict[str, str]:
     ]
     if len(values) < len(names):
         raise BadLine(f"{len(values)} values for {len(names)} fields")
+    names += _CHOICE if function.endswith("_ex") else ()
     fields |= {name: value for name, value in zip(names, values, strict=False) if name != "-"}
     if not function.endswith("_ex"):
         fields["r"] = function[0]
@@ -156,7 +161,9 @@ def _typed(fields: dict[str, str]) -> dict[str, str]:
 
 def _rounded(fields: dict[str, str]) -> dict[str, str]:
     """Apply math_mode to the compute type: mode 1 rounds inputs to xf32 if A is f32, and has no
-    other effect (tensile_host.cpp)."""
+    other effect (tensile_host.cpp). Drop flags without effect."""
+    if fields.get("flags") in _EXACT_FLAGS:
+        del fields["flags"]
     mode = fields.pop("math_mode", "0")
     if mode not in ("0", "1"):
         raise BadLine(f"unknown math_mode {mode[:12]!r}")

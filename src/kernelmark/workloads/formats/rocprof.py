@@ -38,6 +38,7 @@ _SIZES = tuple(f"{what}_Size_{axis}" for what in ("Workgroup", "Grid") for axis 
 # Columns of the older rocprof, of counters, and of tables of rocprof-compute.
 _OTHER_SIZES = ("wgr", "grd", "Workgroup_Size", "Grid_Size")
 _COUNTER = "Counter_Name"
+_DISPATCH = "KERNEL_DISPATCH"
 _AGENTS = ("Agent_Id", "gpu-id", "GPU_ID")
 _ALSO = (("min_s", "MinNs"), ("max_s", "MaxNs"), ("stdev_s", "StdDev"))
 # The CSV has logical numbers (--agent-index=relative) by default.
@@ -121,6 +122,8 @@ def _trace(
     launches = Launches("rocprof")
     dispatches: set[str] = set()
     for cells in rows:
+        if (kind := cells.text("Kind", _DISPATCH)) != _DISPATCH:
+            raise unexpected("Kind", _DISPATCH, kind, "import *_kernel_trace.csv")
         sizes = tuple((size, cells[size]) for size in (*_SIZES, *_OTHER_SIZES) if cells.get(size))
         agent = next((cells[column] for column in _AGENTS if cells.get(column)), "")
         launch = Launch(kernel=cells[name], sizes=sizes, device=agent.removeprefix("Agent "))
@@ -129,7 +132,10 @@ def _trace(
             if dispatch in dispatches:
                 continue
             dispatches.add(dispatch)
-        launches.add(launch, elapsed_s(cells[begin], cells[finish], "the launch"), file.doubt)
+        seconds = elapsed_s(cells[begin], cells[finish], "the launch")
+        if cells.text("DurationNs") and cells.number("DurationNs") != round(seconds / _NS):
+            raise unexpected("DurationNs", f"{round(seconds / _NS)}", cells["DurationNs"])
+        launches.add(launch, seconds, file.doubt)
     yield from launches.rows_by_agent()
 
 

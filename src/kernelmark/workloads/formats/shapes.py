@@ -25,6 +25,7 @@ from kernelmark.ops.conv import output_size
 from kernelmark.workloads import blas
 from kernelmark.workloads.calls import (
     ASSUMED_DTYPE,
+    ASSUMED_F8,
     OUTPUT_ALONE,
     LogOptions,
     LogReader,
@@ -255,16 +256,19 @@ class _Shapes(Table):
         super().__init__(fields, {name for name in fields if name}, top.separator)
         pairs = zip(top.written, fields, strict=True)
         self.unread = [name for name, field in pairs if name and not field]
-        self._assumes_dtype = False
+        self._assumes_dtype = self._assumes_f8 = False
 
     def note_dtype(self, cells: Fields, options: LogOptions) -> None:
-        """Note if a row has no dtype, and none is given."""
+        """Note if a row has no dtype, and none is given, or one that depends on the GPU."""
         texts = [cells.text(name) for name in _TYPED]
         typed = any(not _is_open(text) and not _is_letter(text) for text in texts)
         self._assumes_dtype |= not typed and not options.dtype
+        is_open = any(map(blas.is_open_f8, (*texts, options.dtype)))
+        self._assumes_f8 |= is_open and not options.arch
 
     def notes(self) -> tuple[str, ...]:
-        return (*([ASSUMED_DTYPE] if self._assumes_dtype else []), *super().notes())
+        notes = [ASSUMED_DTYPE] if self._assumes_dtype else []
+        return (*notes, *([ASSUMED_F8] if self._assumes_f8 else []), *super().notes())
 
 
 class _Keys(_Shapes):

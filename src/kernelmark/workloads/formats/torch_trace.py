@@ -46,6 +46,11 @@ _MARKS = (
 )
 _CATEGORIES = ("cpu_op", "Operator", "operator", None)
 _RECORDED = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
+# Names that may occur once in an event or in its arguments.
+_READ = (
+    *("ph", "name", "cat", "ts", "dur", "pid", "tid", "args", *_RECORDED, "Input dims"),
+    *("correlation", "graph id", "graph node id", "grid", "block", "device"),
+)
 _NO_SHAPES = "has no shapes; record the profile with record_shapes=True"
 
 # (begin, -end, line, number of the signature, whether it is always counted)
@@ -176,11 +181,29 @@ def _call(name: str, recorded: str) -> Call | str:
         return f"{name.removeprefix('aten::')} {error.message}"
 
 
+class _Ambiguous(dict[str, Any]):
+    """An object with two values of a name that is read."""
+
+    twice = ""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    event = dict(pairs)
+    if len(event) == len(pairs):
+        return event
+    first = dict(reversed(pairs))
+    twice = next((name for name in _READ if event.get(name) != first.get(name)), "")
+    if twice:
+        event = _Ambiguous(event)
+        event.twice = twice
+    return event
+
+
 def events(chunks: Iterable[bytes]) -> Iterator[tuple[int, dict[str, Any] | str]]:
     """Yield (line number, event), or the reason why the event cannot be read."""
     text = _Text(chunks)
     text.begin()
-    decoder = json.JSONDecoder(strict=False)
+    decoder = json.JSONDecoder(strict=False, object_pairs_hook=_object)
     while True:
         text.skip()
         if text.rest.startswith("]", text.at):
@@ -199,7 +222,9 @@ def events(chunks: Iterable[bytes]) -> Iterator[tuple[int, dict[str, Any] | str]
             text.to(match.start())
             continue
         if isinstance(event, dict):
-            yield text.line, event
+            parts = (part for part in (event, event.get("args")) if isinstance(part, _Ambiguous))
+            name = next((part.twice for part in parts), "")
+            yield text.line, f"an event has two values of {name}" if name else event
         text.to(end)
 
 

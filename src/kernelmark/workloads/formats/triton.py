@@ -17,9 +17,11 @@ The reason of a failure is in the implementation's first metric.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -37,6 +39,7 @@ from kernelmark.workloads.calls import LogOptions, LogReader, Remark
 from kernelmark.workloads.importers import (
     EACH_TABLE,
     Importer,
+    Repeats,
     ResultFile,
     ResultRow,
     legal_name,
@@ -154,6 +157,9 @@ class TritonAutotune(Importer):
                 status=Status.OK if worked else Status.RUNTIME_ERROR,
                 error="" if worked else Reason("Triton could not time it"),
                 also={name: ms * _MS for name, ms in quantiles if math.isfinite(ms)},
+                # Of two configs that differ only in what Triton does not store.
+                key=(repr(config),),
+                repeats=Repeats.REFUSED,
             )
 
 
@@ -231,6 +237,7 @@ def _table(file: ResultFile) -> Iterator[ResultRow]:
     if not any(name.endswith(_LATENCY) for name in header[1:]):
         raise UsageError(f"the table has no column *{_LATENCY}")
     operator = legal_name("_".join(name_words(file.name)) or file.name)
+    seen: Counter[Problem] = Counter()
     for cells in rows:
         x_value, *columns = cells.values()
         if x_value.strip().lower() in _NO_INPUTS:
@@ -240,7 +247,10 @@ def _table(file: ResultFile) -> Iterator[ResultRow]:
         if len(cells) != len(header):
             raise uneven_row(len(cells), len(header))
         problem = _bench_problem(f"tritonbench_{operator}", x_value)
-        yield from _implementations(problem, zip(header[1:], columns, strict=True))
+        seen[problem] += 1  # another input may be printed alike
+        more = FrozenDict({"instance": seen[problem]} if seen[problem] > 1 else {})
+        for row in _implementations(problem, zip(header[1:], columns, strict=True)):
+            yield dataclasses.replace(row, config=more)
 
 
 def _document(file: ResultFile) -> Iterator[ResultRow]:

@@ -71,8 +71,9 @@ class TunableOpLog(LogReader):
     least = 2  # cells of a row
 
     def of_file(self, first: bytes) -> LogReader:
-        # Untuned calls are written without validators, and results with a solution.
-        return _Results() if first.startswith(_VALIDATOR) else self
+        # Untuned calls are written without validators, and results with a solution and a time.
+        is_result = first.startswith(_VALIDATOR) or first.count(b",") == 3
+        return _Results() if is_result else self
 
     def part(self, line: bytes) -> Part | None:
         if line.startswith(_VALIDATOR):

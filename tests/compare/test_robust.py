@@ -21,6 +21,7 @@ from kernelmark.core.units import NOISY
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.stats.interval import measured_interval
 
+CHANGED = (VerdictStatus.SLOWER, VerdictStatus.FASTER)
 MIRROR = {"slower": "faster", "faster": "slower", "same": "same", "unsure": "unsure"}
 
 
@@ -33,11 +34,12 @@ def one(make_result, base, head, which: Robust = rule, **changes):
 def test_four_verdicts(make_result):
     calm = (100.0, 100.1, 99.9, 100.0)
     assert one(make_result, calm, calm).status is VerdictStatus.SAME
-    slower = one(make_result, calm, [t * 1.05 for t in calm])
+    slower = one(make_result, calm, [t * 1.05 for t in calm], device="cuda:0")
     assert slower.status is VerdictStatus.SLOWER
     assert slower.ratio == pytest.approx(1.05)
     assert slower.low < 1.05 < slower.high
-    assert one(make_result, calm, [t / 1.05 for t in calm]).status is VerdictStatus.FASTER
+    faster = one(make_result, calm, [t / 1.05 for t in calm], device="cuda:0")
+    assert faster.status is VerdictStatus.FASTER
     wild = (90.0, 110.0, 100.0)
     unsure = one(make_result, wild, [t * 1.05 for t in wild])
     assert unsure.status is VerdictStatus.UNSURE
@@ -62,7 +64,110 @@ def test_one_run_on_a_cpu_is_no_proof_of_a_small_change(make_result):
     assert found.reason.code == "perhaps-run"
     assert 1.01 < found.low < found.high  # the interval is that of the blocks
     assert found.detectable > 0.015
-    assert one(make_result, calm, [t * 1.06 for t in calm]).status is VerdictStatus.SLOWER
+    assert one(make_result, calm, [t * 1.06 for t in calm]).status is VerdictStatus.UNSURE
+    assert one(make_result, calm, [t * 1.12 for t in calm]).status is VerdictStatus.SLOWER
+
+
+def cpu_runs(make_result, rng, changes, *, common=0.0, scatter=0.01):
+    """The verdicts on rows on a CPU, of which row i has changed by the factor `changes[i]`: blocks
+    differ by 0.7 %, runs by `scatter`, and by `common` in all rows."""
+    pairs = []
+    for number, change in enumerate(changes):
+        sides = []
+        for factor in (1.0, change * math.exp(common)):
+            level = 100 * factor * math.exp(scatter * rng.standard_normal())
+            times = level * np.exp(0.007 * rng.standard_normal(3))
+            sides.append(make_result(*times, problem=f"gemm m={number + 1} n=1 k=1"))
+        pairs.append(Pair(base=sides[0], head=sides[1]))
+    return rule.judge(pairs)
+
+
+@pytest.mark.parametrize("common", [0.0, 0.01])
+def test_equal_runs_on_a_cpu_rarely_alarm_and_one_slower_row_is_found(make_result, common):
+    rng = np.random.default_rng(7)
+    runs = [
+        cpu_runs(
+            make_result,
+            rng,
+            [1.08] + [1.0] * 23,
+            common=common * rng.standard_normal(),
+            scatter=0.007,
+        )
+        for _ in range(60)
+    ]
+    alarms = [row for found in runs for row in found[1:] if row.status in CHANGED]
+    assert len(alarms) <= 0.005 * 60 * 23
+    assert sum(found[0].status is VerdictStatus.SLOWER for found in runs) >= 0.9 * 60
+
+
+def test_many_slower_rows_do_not_make_others_look_faster(make_result):
+    rng = np.random.default_rng(8)
+    runs = [cpu_runs(make_result, rng, [1.08] * 8 + [1.0] * 16) for _ in range(30)]
+    assert not any(row.status in CHANGED for found in runs for row in found[8:])
+    assert not any(row.status is VerdictStatus.FASTER for found in runs for row in found)
+
+
+def test_noisy_runs_on_a_cpu_are_unsure(make_result):
+    rng = np.random.default_rng(9)
+    runs = [cpu_runs(make_result, rng, [1.0] * 24, scatter=0.03) for _ in range(60)]
+    assert sum(row.status in CHANGED for found in runs for row in found) <= 0.005 * 60 * 24
+
+
+def test_a_change_of_all_rows_is_the_machine_s_only_if_it_is_small(make_result):
+    calm = (100.0, 100.1, 99.9)
+
+    def judged(factor, rows=8, **changes):
+        return rule.judge(
+            [
+                Pair(
+                    base=make_result(*calm, problem=f"gemm m={m} n=1 k=1", **changes),
+                    head=make_result(
+                        *(t * factor for t in calm), problem=f"gemm m={m} n=1 k=1", **changes
+                    ),
+                )
+                for m in range(1, rows + 1)
+            ]
+        )
+
+    small, large = judged(1.03), judged(1.12)
+    assert {row.status for row in small} == {VerdictStatus.UNSURE}
+    assert [row.common for row in small] == [pytest.approx(1.03)] * 8
+    assert {row.status for row in large} == {VerdictStatus.SLOWER}
+    assert [row.common for row in large] == [pytest.approx(1.12)] * 8
+    assert {row.common for row in judged(1.03, rows=3)} == {1.0}  # too few to share anything
+    assert {row.common for row in judged(1.03, device="cuda:0")} == {None}
+    assert {row.status for row in judged(1.03, device="cuda:0")} == {VerdictStatus.SLOWER}
+
+
+def test_other_cases_have_nothing_in_common(make_result):
+    """With --match problem a row may compare two backends."""
+    pairs = [
+        Pair(
+            base=make_result(100.0, 100.1, 99.9, problem=f"gemm m={m} n=1 k=1"),
+            head=make_result(103.0, 103.1, 102.9, problem=f"gemm m={m} n=1 k=1", backend="torch"),
+        )
+        for m in range(1, 9)
+    ]
+    assert {row.common for row in rule.judge(pairs)} == {1.0}
+
+
+def test_samples_that_other_work_made_longer_do_not_count_on_a_cpu(make_result):
+    calm = make_result(100.0, 100.0, 100.0)
+    block = calm.measurement.blocks[0]
+
+    def disturbed(device):
+        samples = tuple(t * 1e-6 for t in [100.0] * 4 + [180.0] * 6)
+        blocks = tuple(
+            dataclasses.replace(block, allocation=n, samples_s=samples) for n in range(3)
+        )
+        head = dataclasses.replace(
+            calm, measurement=dataclasses.replace(calm.measurement, blocks=blocks), device=device
+        )
+        (found,) = rule.judge([Pair(base=dataclasses.replace(calm, device=device), head=head)])
+        return found.status
+
+    assert disturbed("cuda:0") is VerdictStatus.SLOWER
+    assert disturbed("cpu") is not VerdictStatus.SLOWER
 
 
 def loaded(result, load: float):

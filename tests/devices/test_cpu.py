@@ -1,5 +1,6 @@
 """The CPU as a device, and its telemetry."""
 
+import functools
 import gc
 import os
 import platform
@@ -17,7 +18,7 @@ from kernelmark.core.tensor import TensorSpec
 from kernelmark.core.timing import Timer
 from kernelmark.devices import cpu as cpu_module
 from kernelmark.devices.base import Tensor
-from kernelmark.devices.cpu import CpuDevice, Health, array, kind
+from kernelmark.devices.cpu import CpuDevice, CpuReplay, Health, array, kind, run_queue_ns
 from kernelmark_dev.raising import raises
 
 
@@ -276,3 +277,60 @@ def test_a_reading_reads_few_files_and_looks_for_none(tmp_path, monkeypatch):
     found = health.read()
     assert (found.clock_mhz, found.temperature_c) == (2000.0, 64.0)
     assert len(opened) == len(set(opened)) == 10  # eight clocks, the temperature, the usage
+
+
+@pytest.mark.parametrize(
+    ("wall", "used", "waited", "expected"),
+    [
+        (100, 98, 0, 100),  # not interrupted
+        (300, 99, 200, 100),  # other work had the core for two thirds
+        (300, 100, 290, 100),  # the wait began before the launches
+        (300, 250, 200, 250),  # it was for another thread of this process
+        (300, 20, 0, 300),  # the launch slept
+        (300, 310, 5, 300),  # CPU time of reading the clock itself
+    ],
+)
+def test_other_work_on_the_core_is_not_a_launch_s_time(monkeypatch, wall, used, waited, expected):
+    def clock(*readings):
+        return functools.partial(next, iter(readings))
+
+    monkeypatch.setattr(cpu_module, "_WALL_CLOCK", clock(1000, 1000 + wall))
+    monkeypatch.setattr(cpu_module, "_CPU_CLOCK", clock(50, 50 + used))
+    monkeypatch.setattr(cpu_module, "run_queue_ns", clock(7, 7 + waited))
+    reading = CpuReplay(lambda stream, index: None, [0], alone=True).run()
+    assert reading.elapsed_s == pytest.approx(expected * 1e-9)
+    assert reading.spent_s == pytest.approx(wall * 1e-9)
+
+
+@pytest.mark.parametrize(("threads", "method"), [(1, Timer.CPU), (0, Timer.LOOP)])
+def test_waits_are_subtracted_from_wall_time_of_one_thread_only(monkeypatch, threads, method):
+    monkeypatch.setattr(cpu_module, "run_queue_ns", lambda: pytest.fail("read"))
+    replay = CpuReplay(lambda stream, index: None, [0], method, alone=threads == 1)
+    assert replay.run().interrupted_s == 0.0
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="no scheduler statistics")
+def test_the_wait_for_a_core_grows_beside_other_work():
+    core = min(os.sched_getaffinity(0))
+    spin = f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile True: pass"
+    others = [subprocess.Popen([sys.executable, "-S", "-c", spin]) for _ in range(2)]
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {core})
+        waited, end = run_queue_ns(), time.monotonic() + 20
+        while run_queue_ns() == waited and time.monotonic() < end:
+            pass
+        assert run_queue_ns() > waited
+    finally:
+        os.sched_setaffinity(0, before)
+        for process in others:
+            process.kill()
+            process.wait()
+
+
+def test_without_scheduler_statistics_nothing_is_subtracted(monkeypatch):
+    def missing(path):
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(cpu_module, "_LISTDIR", missing)
+    assert run_queue_ns() == 0

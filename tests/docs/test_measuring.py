@@ -49,6 +49,7 @@ def test_the_table_of_presets_is_true():
 @pytest.mark.parametrize(
     "sentence",
     [
+        f"up to {local.SPREAD_S:g} s of them, alternate",
         f"together are {sets.CACHE_FACTOR} times the last-level cache",
         f"No more than {sets.MAX_SETS} sets are made ({sets.MAX_RECORDED_SETS} on a GPU)",
         f"in at most {percent(sets.MEMORY_FRACTION)} of",

@@ -17,6 +17,7 @@ from kernelmark.core.result import KernelInfo, Status
 from kernelmark.core.timing import Timing
 from kernelmark.report import compare as report
 from kernelmark.report.tables import text
+from kernelmark_dev import results
 from kernelmark_dev.results import make_set
 
 KEYS = [f"gemm m={m} n=8 k=8 dtype=f32" for m in (8, 16, 32, 64)]
@@ -194,6 +195,30 @@ def test_notes(make_result, found):
     )
     assert len(moved.moved) == 1
     assert report.moved_text(moved.moved[0]) in report.notes(moved)[0]
+
+
+@pytest.mark.parametrize(
+    ("factor", "status", "marks"),
+    [
+        (1.004, "same", []),
+        (1.03, "unsure", ["6 rows changed by +3.0 %", "leave out"]),
+        (1.12, "slower", ["6 rows changed by +12.0 %", "include"]),
+    ],
+)
+def test_what_all_rows_on_a_cpu_have_in_common_is_noted(make_result, factor, status, marks):
+    calm = (100e-6, 100.1e-6, 99.9e-6)
+    problems = [f"gemm m={m} n=8 k=8 dtype=f32" for m in range(1, 7)]
+    sides = [
+        run(name, *(results.make_result(p, *(t * by for t in calm)) for p in problems))
+        for name, by in (("golden", 1.0), ("tot", factor))
+    ]
+    compared = compare(*sides, rule=robust)
+    noted = [note for note in report.notes(compared) if "in common" in note]
+    assert len(noted) == bool(marks)
+    assert all(mark in note for note in noted for mark in marks)
+    rows = json.loads(json_text(report.document(compared)))["rows"]
+    assert {row["verdict"] for row in rows} == {status}
+    assert [row["common"] for row in rows] == [pytest.approx(factor)] * 6
 
 
 def test_rows_of_another_gpu_of_the_same_model_are_noted(make_result):

@@ -4,19 +4,28 @@ lost, are measured alone."""
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.result import Case, Result, ResultSet, Run, Status
 from kernelmark.core.timing import Timer, Timing
+from kernelmark.devices.cpu import kind as cpu_kind
 from kernelmark.devices.fake import kind
 from kernelmark.measure.protocol import Pause, Steps, _BlockLoop
 from kernelmark.ops import parse
 from kernelmark.report.results import result_rows
 from kernelmark.runners.events import CaseFinished, CaseStarted, Event
 from kernelmark.runners.execute import execute_in_turns
-from kernelmark.runners.local import MOST_INTERLEAVED, LocalRunner, is_interleaved
+from kernelmark.runners.local import (
+    MOST_INTERLEAVED,
+    SPREAD_S,
+    Dispatch,
+    LocalRunner,
+    is_interleaved,
+)
 
 PROBLEM = parse("gemm m=8 n=8 k=8 a=f32 b=f32 c=f32")
 QUICK = Timing(max_s=0.02, warmup_s=0.0, allocations=3, max_allocations=3)
@@ -123,9 +132,62 @@ def test_which_cases_are_interleaved() -> None:
     several = dataclasses.replace(large, timing=Timing(processes=2))
     profiled = dataclasses.replace(large, timing=Timing(timer=Timer.PROFILER))
     assert is_interleaved(large, gpu, "auto")
-    assert not is_interleaved(large, cpu, "auto")
+    assert is_interleaved(large, cpu, "auto")
+    assert not is_interleaved(large, cpu, "no")
     assert not is_interleaved(case(), gpu, "auto")
     assert is_interleaved(large, cpu, "yes")
     assert not is_interleaved(large, gpu, "no")
     assert not is_interleaved(several, gpu, "yes")
     assert not is_interleaved(profiled, gpu, "yes")
+
+
+def small(m: int, **timing: Any) -> Case:
+    problem = parse(f"gemm m={m} n=8 k=8 a=f32 b=f32 c=f32")
+    return Case(
+        problem=problem, backend="numpy", timing=dataclasses.replace(QUICK, threads=1, **timing)
+    )
+
+
+def test_on_a_cpu_whole_blocks_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
+    loops: list[_BlockLoop] = []
+    pauses: list[tuple[Pause, int]] = []
+    pause = _BlockLoop._pause
+
+    def noted(self: _BlockLoop, at: Pause) -> Steps[None]:
+        if self not in loops:
+            loops.append(self)
+        pauses.append((at, loops.index(self)))
+        return pause(self, at)
+
+    monkeypatch.setattr(_BlockLoop, "_pause", noted)
+    device = cpu_kind.open(0, 1)
+    try:
+        results = execute_in_turns([small(8), small(9)], device, lambda phase: None)
+    finally:
+        device.close()
+    assert [r.status for r in results] == [Status.OK, Status.OK]
+    timed = [number for at, number in pauses if at is Pause.TIMED]
+    assert timed[:6] == [0, 1, 0, 1, 0, 1]
+    assert (Pause.TURN, 0) not in pauses
+    assert pauses.count((Pause.BETWEEN, 1)) == timed.count(1) - 1
+
+
+def companions(*cases: Case, mode: str = "auto", expected_s: float = 1.0) -> list[int]:
+    """The rows of the cases that a CPU measures by turns with the first."""
+    (device,) = pool = [SimpleNamespace(info=cpu_kind.infos()[0])]
+    dispatch = Dispatch(cases, SimpleNamespace(devices=pool), mode)  # type: ignore[arg-type]
+    for task in dispatch._queue:
+        task.expected_s = expected_s
+    found = dispatch._companions(device, dispatch._queue[0])  # type: ignore[arg-type]
+    return [task.case.problem.dims["m"] for task in found]
+
+
+def test_on_a_cpu_cases_of_one_timing_are_measured_together_for_seconds() -> None:
+    cases = [small(m) for m in range(1, 50)]
+    assert companions(*cases, expected_s=8.0) == [2, 3]
+    assert len(companions(*cases, expected_s=0.1)) == 31
+    assert companions(*cases, expected_s=SPREAD_S) == []
+    assert companions(*cases, mode="no") == []
+    assert companions(small(1), small(2, seed=5), small(3)) == [3]
+    assert companions(small(1, processes=2), small(2, processes=2)) == []
+    assert companions(small(1), small(1), small(2), mode="yes") == [1]

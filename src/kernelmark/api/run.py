@@ -98,7 +98,7 @@ def run(
     canaries: add the canaries, three problems that should never change, to a suite.
     roofs: "stored" reuses roofs of the last week, "fresh" measures them, "none" does without.
     interleave: "yes" measures the backends of a problem by turns; "auto" does so on
-        a GPU if the problem may be compute-bound.
+        a GPU if the problem may be compute-bound, and on a CPU with all cases, block by block.
     timeout_s: limit for one case.
     progress: write a line to stderr after each case, with the time left; in a notebook, where it
         is the default, draw a bar. A wait for a locked device is always reported.

@@ -205,7 +205,7 @@ Interleave = Annotated[
         "--interleave auto|yes|no",
         MEASUREMENT,
         help="Measure the backends of a problem by turns (default: auto, on a GPU "
-        "if the problem may be compute-bound).",
+        "if the problem may be compute-bound, and on a CPU all cases, block by block).",
     ),
 ]
 

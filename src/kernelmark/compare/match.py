@@ -16,7 +16,7 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.result import Measurement, Result, Status
 from kernelmark.core.units import counted, join_commas, value_text
 from kernelmark.core.verdict import VerdictStatus
-from kernelmark.stats.interval import measured_interval
+from kernelmark.stats.interval import measured_interval, quantile
 
 By = Literal["case", "problem"]
 Key = tuple[str, str]
@@ -122,11 +122,17 @@ def _split_by_metric(pair: Pair) -> list[Pair]:
     return [dataclasses.replace(pair, metric=name) for name in names] or [pair]
 
 
-def groups(measurement: Measurement, *, means: bool = False) -> list[list[float]]:
-    """Return the block medians, or geometric means, of each process, in order, in seconds."""
+def groups(
+    measurement: Measurement, *, means: bool = False, quartiles: bool = False
+) -> list[list[float]]:
+    """Return the block medians, geometric means or lower quartiles of each process, in order, in
+    seconds."""
     times_by_process: dict[int, list[float]] = {}
     for block in measurement.blocks:
-        time_s = statistics.geometric_mean(block.samples_s) if means else block.median_s
+        if means:
+            time_s = statistics.geometric_mean(block.samples_s)
+        else:
+            time_s = quantile(block.samples_s, 0.25) if quartiles else block.median_s
         times_by_process.setdefault(block.process, []).append(time_s)
     return list(times_by_process.values())
 

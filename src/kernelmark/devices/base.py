@@ -62,10 +62,16 @@ ArgumentSet = Mapping[str, Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """One replay: device seconds for all its launches, and the core clock."""
+    """One replay: device seconds for all its launches, the core clock, and the seconds in which
+    other work interrupted it, which are not in `elapsed_s`."""
 
     elapsed_s: float
     clock_mhz: float | None = None
+    interrupted_s: float = 0.0
+
+    @property
+    def spent_s(self) -> float:
+        return self.elapsed_s + self.interrupted_s
 
 
 class Replay(ABC):

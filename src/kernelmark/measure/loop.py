@@ -348,7 +348,7 @@ class Sampler:
         alone = None if self._background is None else self._recorded(order, background_only=True)
         start = time.perf_counter()
         reading = with_load.run()
-        spent_s = reading.elapsed_s
+        spent_s = reading.spent_s
         if alone is not None:
             load = alone.run()
             spent_s += load.elapsed_s

@@ -138,6 +138,7 @@ class SecondaryTimes:
 class Pause(Enum):
     """Where a measurement pauses, so that others can be measured by turns with it."""
 
+    BETWEEN = auto()  # a block is done, its memory is freed, and another one follows
     READY = auto()  # a block is set up and warm
     TURN = auto()  # some of the block's samples are taken, and more follow
     TIMED = auto()  # all of them are taken, and their outputs are checked
@@ -222,10 +223,14 @@ def measure_blocks(
     process: int = 0,
     on_phase: OnPhase | None = None,
     turn_s: float = math.inf,
+    between: bool = False,
 ) -> Steps[Outcome]:
     """Measure as `measure` does, pausing around each block's samples, and among them after every
-    `turn_s` device seconds. Others may be measured meanwhile."""
-    return _BlockLoop(problem, op, device, timing, prepare, process, on_phase, turn_s).run()
+    `turn_s` device seconds; with `between`, also between blocks. Others may be measured
+    meanwhile."""
+    return _BlockLoop(
+        problem, op, device, timing, prepare, process, on_phase, turn_s, between=between
+    ).run()
 
 
 def finish(steps: Steps[_T]) -> _T:
@@ -250,9 +255,12 @@ class _BlockLoop:
         process: int,
         on_phase: OnPhase | None,
         turn_s: float,
+        *,
+        between: bool,
     ) -> None:
         self._device = device
         self._turn_s = turn_s
+        self._between = between
         self._paused_s = 0.0
         more = min(timing.allocations + device.more_blocks, timing.max_allocations)
         timing = dataclasses.replace(timing, allocations=more)
@@ -309,6 +317,9 @@ class _BlockLoop:
         try:
             self._fill_pools()
             while stop is None:
+                if self._between and self._blocks:
+                    self._binder.free_retired()
+                    yield from self._pause(Pause.BETWEEN)
                 stop = yield from self._run_block(len(self._blocks))
         except BaseException:
             self._checker.cancel()

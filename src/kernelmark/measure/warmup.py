@@ -62,7 +62,7 @@ def warm_up(sampler: Sampler, *, cap_s: float, min_sample_s: float) -> Warmup:
     launches = 1
     while True:
         reading, wall, method = sampler.replay(launches)
-        seconds += reading.elapsed_s
+        seconds += reading.spent_s
         wall_s += wall
         trace.append(reading.elapsed_s / launches)
         if reading.clock_mhz is not None:
@@ -167,7 +167,7 @@ def rewarm(
     spent_s = wall_s = 0.0
     while launches > 0:
         reading, wall, _ = sampler.replay(count)
-        spent_s, wall_s = spent_s + reading.elapsed_s, wall_s + wall
+        spent_s, wall_s = spent_s + reading.spent_s, wall_s + wall
         launches -= count
     return spent_s, wall_s
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from kernelmark.report.changes import comment as changes_comment
 from kernelmark.report.detail import facts
 from kernelmark.report.names import backend_text, distinguishing, rerun, short
 from kernelmark.report.tables import NONE, Column, Table, file_column, record, tabulate
+from kernelmark.stats.paired import COMMON_LIMIT, DELTA
 from kernelmark.workloads.importers import notes as file_notes
 
 _UNKNOWN = Environment()
@@ -95,6 +97,7 @@ def notes(comparison: Comparison, *, gone_fails: bool = False) -> list[str]:
             f"{_rows(audit.compared)} the same binary on both sides, which tests the rule itself: "
             f"{counted(audit.alarms, 'false alarm')}"
         )
+    lines += _common_changes(comparison)
     lines += _two_numbers(comparison)
     lines += _micro_differences(comparison)
     lines += _clock_notes(comparison)
@@ -103,6 +106,24 @@ def notes(comparison: Comparison, *, gone_fails: bool = False) -> list[str]:
     if gone := comparison.counts.get(VerdictStatus.GONE):
         what = "1 row of base is" if gone == 1 else f"{gone} rows of base are"
         lines.append(f"{what} not in head{'' if gone_fails else _GONE_HINT}")
+    return lines
+
+
+def _common_changes(comparison: Comparison) -> list[str]:
+    """Return a note for each change that rows on a CPU have in common."""
+    changes = Counter(row.judgement.common for row in comparison.rows if row.judgement.common)
+    lines = []
+    for ratio, count in changes.items():
+        if abs(math.log(ratio)) > COMMON_LIMIT:
+            so = "more than machines usually do between runs, so verdicts include it: "
+        elif abs(math.log(ratio)) > DELTA:
+            so = "which verdicts leave out: "
+        else:
+            continue
+        lines.append(
+            f"{counted(count, 'row')} changed by {change_text(ratio)} in common, {so}the machine "
+            "has changed, or what all of them use; canaries or kmark ab can tell"
+        )
     return lines
 
 
@@ -559,6 +580,12 @@ COLUMNS = (
         "JSON?",
     ),
     file_column("base_timing", "pair.base.case.timing.identity", "timing of base", "text?"),
+    file_column(
+        "common",
+        "judgement.common",
+        "ratio that all rows on a CPU have in common, because of the machine or of what they share",
+        "number?",
+    ),
     file_column("held", lambda row: row.held or None, "why the row is suppressed", "text?"),
     file_column(
         "base_mhz",

@@ -53,12 +53,20 @@ def execute(
 
 def execute_in_turns(cases: Sequence[Case], device: Device, on_phase: OnPhase) -> list[Result]:
     """Measure several cases on `device` by turns: each sets up a block, their samples are taken
-    A B, B A, A B, … and so on with the next block. A failure of one ends only that one. All results
-    have the same `started`."""
+    A B, B A, A B, … and so on with the next block. On a CPU a turn is a whole block. A failure of
+    one ends only that one. All results have the same `started`."""
     started = time.time()
+    whole_blocks = device.info.kind == "cpu"
     running = {
         number: _execute(
-            case, device, 0, on_phase, started, external_timers.TIMEOUT_S, turn_s=TURN_S
+            case,
+            device,
+            0,
+            on_phase,
+            started,
+            external_timers.TIMEOUT_S,
+            turn_s=math.inf if whole_blocks else TURN_S,
+            between=whole_blocks,
         )
         for number, case in enumerate(cases)
     }
@@ -73,6 +81,18 @@ def execute_in_turns(cases: Sequence[Case], device: Device, on_phase: OnPhase) -
             del running[number]
             return False
 
+    def run_block(number: int) -> None:
+        """Run a case up to the end of its next block, or to its result."""
+        try:
+            while next(running[number]) is not Pause.BETWEEN:
+                pass
+        except StopIteration as end:
+            results[number] = end.value
+            del running[number]
+
+    while whole_blocks and running:
+        for number in list(running):
+            run_block(number)
     forwards = True
     while running:
         timing = [number for number in list(running) if is_at(number, Pause.READY)]
@@ -92,6 +112,8 @@ def _execute(
     started: float,
     profile_s: float,
     turn_s: float = math.inf,
+    *,
+    between: bool = False,
 ) -> Steps[Result]:
     clock = time.perf_counter()
     try:
@@ -115,6 +137,7 @@ def _execute(
             process=process,
             on_phase=on_phase,
             turn_s=turn_s,
+            between=between,
         )
         measurement = outcome.measurement
         if case.timing.timer is Timer.PROFILER:

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from kernelmark.core.reason import Reason
 from kernelmark.core.units import change_span, change_text
 from kernelmark.core.verdict import VerdictStatus
-from kernelmark.stats.interval import exp
+from kernelmark.stats.interval import exp, mad
 
 # Fewer blocks give no usable slope.
 LEAST_BLOCKS = 8
@@ -145,6 +145,78 @@ def _inverse_trigamma(value: float) -> float:
         if abs(step) < 1e-10 * x:
             break
     return x
+
+
+# Standard deviation of the log ratio of two equal runs of a row on a CPU, beyond what the blocks
+# show and all rows have in common, before the rows of a comparison are seen: 0.010 on a shared
+# Neoverse N1, 0.012 to 0.015 on a Xeon beside other work. Few rows do not show what they have in
+# common either: ten equal runs on the N1 differed by 0.013 in all rows. The weight of both is in
+# degrees of freedom.
+PRIOR_SCATTER = 0.012
+_FEW_SCATTER = 0.02
+_PRIOR_DOF = 4.0
+# More rows do not make the tails of the scatter lighter.
+_MOST_SCATTER_DOF = 20.0
+# Largest change that rows have in common because the machine changed: at most 0.03 in 45 pairs of
+# equal runs on the N1. A larger one is a change of all rows only if it is this many standard errors
+# from zero, so that it is no chance among few rows.
+COMMON_LIMIT = 0.04
+_COMMON_ERRORS = 4.0
+# Expected fraction of changed rows, and the width of the range of their log ratios.
+_CHANGED_FRACTION = 0.1
+_CHANGED_RANGE = 0.5
+_SCATTER_STEPS = 30
+_MOST_DOUBT = 1.5  # of the median deviation over the standard deviation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scatter:
+    """How equal rows differ between two runs: the log ratio that all rows have in `common`, whether
+    that is `usual` for a machine between runs, and the `variance` of a row around it beyond the
+    error of its own blocks, with its degrees of freedom."""
+
+    common: float = 0.0
+    usual: bool = True
+    variance: float = _FEW_SCATTER**2
+    dof: float = _PRIOR_DOF
+
+
+def scatter_of(ratios: Sequence[float], variances: Sequence[float]) -> Scatter:
+    """Return the scatter of rows with these log ratios, whose own errors have these variances.
+
+    Rows are a mixture of unchanged ones, normal around what all have in common, and of changed
+    ones, anywhere. More than half of the rows have to be unchanged, or changed alike. Fewer than
+    five rows do not show any scatter: theirs is that of other machines.
+    """
+    if len(ratios) < _LEAST_ROWS:
+        return Scatter()
+    values, errors = np.asarray(ratios), np.asarray(variances)
+    common = statistics.median(ratios)
+    # A few rows may agree by chance. A third of the rows that changed by several standard errors
+    # doubles the median deviation; rows that scatter widely must not look like that.
+    least = (mad(ratios, scaled=True) / _MOST_DOUBT) ** 2 - statistics.median(variances)
+    variance = max(PRIOR_SCATTER**2, least)
+    weight, unchanged = 0.0, np.ones(len(values))
+    changed = _CHANGED_FRACTION / _CHANGED_RANGE
+    for _ in range(_SCATTER_STEPS):
+        total = errors + variance
+        squares = (values - common) ** 2
+        density = np.exp(-squares / total / 2) / np.sqrt(2 * np.pi * total)
+        density *= 1 - _CHANGED_FRACTION
+        unchanged = density / (density + changed)
+        weight = float(unchanged.sum())
+        common = float((unchanged * values / total).sum() / (unchanged / total).sum())
+        # The expected square of what a row's own error leaves of its difference.
+        left = (variance / total) ** 2 * (values - common) ** 2 + variance * errors / total
+        found = float((unchanged * left).sum())
+        variance = max((_PRIOR_DOF * PRIOR_SCATTER**2 + found) / (_PRIOR_DOF + weight), least)
+    error = math.sqrt(1 / float((unchanged / (errors + variance)).sum()))
+    return Scatter(
+        common=common,
+        usual=abs(common) <= max(COMMON_LIMIT, _COMMON_ERRORS * error),
+        variance=variance,
+        dof=min(_PRIOR_DOF + max(weight - 1, 0.0), _MOST_SCATTER_DOF),
+    )
 
 
 def adjusted(p_values: Sequence[float]) -> list[float]:

@@ -20,18 +20,20 @@ index,tag,name,M,N,K,dtype,A,B,mean_microseconds,arithmetic_intensity,tflops,ok
 """
 
 
-def run(name, *times_us, started=1.0, libraries=None):
+def run(name, *times_us, started=1.0, libraries=None, device="cpu"):
     """A run whose row i has blocks around the i-th time; None is a crash."""
     results = []
     for size, time_us in enumerate(times_us, 1):
         case = Case(problem=parse_key(f"gemm m={size} n=1 k=1"), backend="numpy")
         if time_us is None:
             failure = {"status": Status.CRASHED, "error": "killed by signal 9"}
-            results.append(make_result(case, arch="aarch64", **failure))
+            results.append(make_result(case, arch="aarch64", device=device, **failure))
         else:
             blocks = [time_us * f * 1e-6 for f in (0.999, 1.0, 1.001)]
             measurement = make_measurement(*blocks, low_s=0.0, high_s=1.0)
-            results.append(make_result(case, arch="aarch64", measurement=measurement))
+            results.append(
+                make_result(case, arch="aarch64", device=device, measurement=measurement)
+            )
     environment = Environment(libraries=libraries or {})
     return make_set(
         *results, id=name, started=started, label=f"the-{name}", environment=environment
@@ -41,8 +43,11 @@ def run(name, *times_us, started=1.0, libraries=None):
 @pytest.fixture
 def two(tmp_path):
     with open_store(tmp_path / "store.sqlite") as store:
-        store.add_result_set(run("base", 10.0, 20.0, 30.0, libraries={"torch": "1"}))
-        store.add_result_set(run("head", 10.0, 21.0, None, started=2.0, libraries={"torch": "2"}))
+        for name, started, times_us in (("base", 1.0, (20.0, 30.0)), ("head", 2.0, (21.0, None))):
+            libraries = {"torch": f"{started:g}"}
+            # On a CPU two rows are too few to call 5 % a change.
+            made = run(name, 10.0, *times_us, started=started, libraries=libraries, device="cuda:0")
+            store.add_result_set(made)
         store.pin("golden", "base")
 
 

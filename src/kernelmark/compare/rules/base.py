@@ -32,9 +32,10 @@ class Judgement(_ReasonMemory):
     """A rule's judgement of a pair. `base_s` and `head_s` are the times to show: the medians, or
     times that the rule computed for each side; `ratio` is their quotient, between `low` and `high`.
     `judged` is the ratio that decided the verdict if it is another one: at equal clocks, or of
-    block means. `detectable` is the least slowdown that would have been found (0.02 is 2 %). `why`
-    and `explanation` are the `reason` and the `facts`, or functions that build them: of a suite's
-    thousand rows a page shows fifty, and `--explain` one."""
+    block means. `detectable` is the least slowdown that would have been found (0.02 is 2 %).
+    `common` is the ratio that rows on a CPU have in common, because the machine has changed or all
+    kernels. `why` and `explanation` are the `reason` and the `facts`, or functions that build them:
+    of a suite's thousand rows a page shows fifty, and `--explain` one."""
 
     status: VerdictStatus
     why: Reason | Callable[[], Reason] = field(compare=False)
@@ -46,6 +47,7 @@ class Judgement(_ReasonMemory):
     high: float | None = None
     p_value: float | None = None
     detectable: float | None = None
+    common: float | None = None
     explanation: Facts | Callable[[], Facts] = field(default=(), compare=False, repr=False)
 
     @computed_once

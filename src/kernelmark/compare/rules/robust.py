@@ -5,8 +5,11 @@ by more than their blocks explain. A row's spread is estimated from its own few 
 common variance of the suite's rows. Rows are slower or faster only as discoveries of the whole
 suite (Benjamini–Hochberg), and only beyond the floor.
 
-The blocks of a run do not show how runs differ, which on a CPU is most of the variation of small
-kernels. The interval leaves this variation out, but the p-value includes it.
+The blocks of a run do not show how runs differ, which on a CPU is most of the variation. There the
+rows of the comparison show it, most of which have not changed: what they have in common is the
+machine's, and how they differ around that is the scatter of a row. The interval leaves both out,
+but the p-value is that of a row's own change. Rows on a CPU count by the lower quartile of their
+samples, because other work only makes samples longer.
 
 A block counts by its median. Where the samples of a side are multimodal, block medians jump from
 one mode to another, so the blocks of both sides count by their geometric means instead.
@@ -24,6 +27,7 @@ Swapping base and head mirrors every verdict.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import statistics
@@ -56,36 +60,30 @@ from kernelmark.core.units import (
     time_text,
 )
 from kernelmark.core.verdict import VerdictStatus
-from kernelmark.stats.interval import exp, replicates
+from kernelmark.stats.interval import exp, quantile, replicates
 from kernelmark.stats.paired import (
     LEAST_BLOCKS,
     ClockLine,
     Common,
+    Scatter,
     adjusted,
     clock_line,
     common,
     detectable,
+    scatter_of,
 )
 
 # Least relative spread: no clock resolves less, and blocks that agree exactly are not exact.
 _RESOLUTION = 1e-5
-# Standard deviation between runs of the logarithm of a time on a CPU: 0.002 to 0.03, by the hour,
-# for 12 kernels of 70 to 980 µs on a shared Neoverse N1. Without it, 4 to 38 % of the rows of equal
-# runs were called changed, with it 0 to 11 %; with 0.015, 59 instead of 90 % of slowdowns of 8 %
-# were found in one set of runs. Several processes of one run do not show it: they follow each other
-# closely, while the machine changes from minute to minute (benchmarks/cpu_runs.py).
-_CPU_RUN_SIGMA = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Side:
-    """Logarithms of the times that count as independent, their mean and variance, and the variance
-    `between` runs, which they do not show."""
+    """Logarithms of the times that count as independent, their mean and variance."""
 
     logs: tuple[float, ...]
     centre: float
     variance: float
-    between: float = 0.0
 
     @property
     def dof(self) -> int:
@@ -94,11 +92,15 @@ class _Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sides:
-    """Both sides of a pair. With a `line`, both are corrected to one clock; then `apart` is the log
-    ratio of the times as measured, and `line_error` the error that the line adds."""
+    """Both sides of a pair; `scattered` if equal runs differ by more than their blocks show, as on
+    a CPU, and `equal_cases` if both measured the same case. With a `line`, both are corrected to
+    one clock; then `apart` is the log ratio of the times as measured, and `line_error` the error
+    that the line adds."""
 
     base: _Side
     head: _Side
+    scattered: bool = False
+    equal_cases: bool = False
     line: ClockLine | None = None
     line_error: float = 0.0
     apart: float = 0.0
@@ -106,19 +108,33 @@ class _Sides:
     def __iter__(self) -> Iterator[_Side]:
         return iter((self.base, self.head))
 
+    def centred_by(self, pair: Pair) -> str:
+        """The name of the time that a side counts by."""
+        means = not self.scattered or pair.multimodal or self.line is not None
+        return "geometric mean" if means else "lower quartile"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Weighed:
-    """A row's log ratio (head over base), its standard error over blocks, the standard error with
-    the variation between runs, the degrees of freedom of each, and the p-value by the latter."""
+    """A row's log ratio (head over base) and the part of it that is `common` to all rows, its
+    standard error over blocks, the standard error with the variation between runs, the degrees of
+    freedom of each, and the p-value by the latter. A common part that is not `usual` for a machine
+    may be a change of all rows."""
 
     sides: _Sides
     centre: float
+    common: float
+    usual: bool
     error: float
     dof: float
     full_error: float
     full_dof: float
-    p_value: float
+    p_value: float = 1.0
+
+    @property
+    def own(self) -> float:
+        """The log ratio without the part that all rows have in common because of the machine."""
+        return self.centre - (self.common if self.usual else 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +228,7 @@ class Robust(Preset):
             high=exp(widened[1]),
             p_value=row.p_value,
             detectable=test.detectable,
+            common=exp(row.common) if row.sides.scattered else None,
             explanation=functools.partial(
                 self._facts, pair, row, test, (low, high), (status, reason)
             ),
@@ -226,10 +243,11 @@ class Robust(Preset):
         verdict: tuple[VerdictStatus, Callable[[], Reason]],
     ) -> Facts:
         base, head = times(pair)
+        by = row.sides.centred_by(pair)
         status, reason = verdict
         return (
-            ("base", _side_text(row.sides.base, base)),
-            ("head", _side_text(row.sides.head, head)),
+            ("base", _side_text(row.sides.base, base, by=by)),
+            ("head", _side_text(row.sides.head, head, by=by)),
             *mode_facts(pair),
             *_clock_facts(row.sides),
             ("log ratio", f"{row.centre:+.5f} (head / base = {math.exp(row.centre):.4f})"),
@@ -265,8 +283,10 @@ class Robust(Preset):
         def interval() -> str:
             return change_span(span["low"], span["high"])
 
-        if test.q_value <= self.q and min(abs(row.centre), abs(effect)) > floor:
-            status = VerdictStatus.SLOWER if row.centre > 0 else VerdictStatus.FASTER
+        # Not the machine alone: the row has changed, and by more than the others.
+        least_effect = min(abs(row.own), abs(row.centre), abs(effect))
+        if test.q_value <= self.q and least_effect > floor:
+            status = VerdictStatus.SLOWER if row.own > 0 else VerdictStatus.FASTER
             ratio = exp(effect)
             return status, lambda: Reason(
                 f"{change_text(ratio)} ({interval()})", "changed", ratio=ratio, **span
@@ -333,38 +353,63 @@ def _other_load(result: Result) -> float:
 def _run_facts(row: _Weighed) -> Facts:
     if row.full_error == row.error:
         return ()
-    return (("with variation between runs", f"{row.full_error:.5f}"),)
+    return (
+        ("common to all rows", change_text(math.exp(row.common))),
+        ("with variation between runs", f"{row.full_error:.5f}"),
+    )
 
 
 def _weigh(rows: Sequence[_Sides], common_factors: Common) -> list[_Weighed]:
     """Compare the means of both sides by Welch's test, with variances shrunk to the common one."""
-    weighed = []
+    by_blocks = []
     for sides in rows:
         parts = []
         for side in sides:
             variance, dof = common_factors.mixed(side.variance, side.dof)
             parts.append((max(variance, _RESOLUTION**2) / len(side.logs), dof))
         (base, base_dof), (head, head_dof) = parts
-        total, full = base + head, base + head + sides.base.between + sides.head.between
         scale = base**2 / base_dof + head**2 / head_dof
-        errors = [math.hypot(math.sqrt(item), sides.line_error) for item in (total, full)]
         centre = sides.head.centre - sides.base.centre
-        weighed.append((sides, centre, errors, (total**2 / scale, full**2 / scale)))
-    # One call, as in `_half_widths`.
-    distances = [-abs(centre) / errors[1] for _, centre, errors, _ in weighed]
-    chances = 2 * stdtr([dofs[1] for *_, dofs in weighed], distances)
-    return [
-        _Weighed(
+        by_blocks.append((centre, base + head, scale))
+    scatter = _scatter(rows, [(centre, total) for centre, total, _ in by_blocks])
+    weighed = []
+    for sides, (centre, total, scale) in zip(rows, by_blocks, strict=True):
+        dof = total**2 / scale
+        full, full_dof, shared = total, dof, 0.0
+        if sides.scattered:
+            full, full_dof = total + scatter.variance, scatter.dof
+            shared = scatter.common if sides.equal_cases else 0.0
+        errors = [math.hypot(math.sqrt(item), sides.line_error) for item in (total, full)]
+        dofs = dof, full_dof
+        row = _Weighed(
             sides=sides,
             centre=centre,
+            common=shared,
+            usual=scatter.usual,
             error=errors[0],
             dof=dofs[0],
             full_error=errors[1],
             full_dof=dofs[1],
-            p_value=p_value,
         )
-        for (sides, centre, errors, dofs), p_value in zip(weighed, chances.tolist(), strict=True)
+        weighed.append(row)
+    # One call, as in `_half_widths`.
+    distances = [-abs(row.own) / row.full_error for row in weighed]
+    chances = 2 * stdtr([row.full_dof for row in weighed], distances)
+    return [
+        dataclasses.replace(row, p_value=p_value)
+        for row, p_value in zip(weighed, chances.tolist(), strict=True)
     ]
+
+
+def _scatter(rows: Sequence[_Sides], changes: Sequence[tuple[float, float]]) -> Scatter:
+    """Return how equal rows on a CPU differ between these runs, by the log ratios of all rows and
+    the variances of these."""
+    chosen = [
+        change
+        for sides, change in zip(rows, changes, strict=True)
+        if sides.scattered and sides.equal_cases
+    ]
+    return scatter_of([ratio for ratio, _ in chosen], [variance for _, variance in chosen])
 
 
 def _half_widths(errors: Sequence[float], dofs: Sequence[float], alpha: float) -> list[float]:
@@ -382,26 +427,41 @@ def _sides(pair: Pair) -> _Sides:
         logs = [[math.log(block.median_s) for block in side.blocks] for side in (base, head)]
         clocks = [_block_clocks(side) for side in (base, head)]
     line = clock_line(logs, clocks) if clocks and all(clocks) else None
+    scattered = pair.shown.device.startswith("cpu")
+    equal_cases = len({result.case.id for result in times(pair)}) == 1
     if line is None:
         means = pair.multimodal
-        row_sides = [
-            _side(groups(side, means=means), device=pair.shown.device) for side in (base, head)
-        ]
-        return _Sides(base=row_sides[0], head=row_sides[1])
+        row_sides = [_side(groups(side, means=means, quartiles=scattered)) for side in (base, head)]
+        if scattered and not means:
+            row_sides = [
+                dataclasses.replace(row_side, centre=_undisturbed(side))
+                for row_side, side in zip(row_sides, (base, head), strict=True)
+            ]
+        return _Sides(
+            base=row_sides[0], head=row_sides[1], scattered=scattered, equal_cases=equal_cases
+        )
     moved = []
     for side, times_, at in zip((base, head), logs, clocks, strict=True):
         by_process: dict[int, list[float]] = {}
         for block, time, clock in zip(side.blocks, times_, at, strict=True):
             by_process.setdefault(block.process, []).append(math.exp(line.moved(time, clock)))
-        moved.append(_side(list(by_process.values()), device=pair.shown.device))
+        moved.append(_side(list(by_process.values())))
     clock_means = [statistics.fmean(some) for some in clocks]
     return _Sides(
         base=moved[0],
         head=moved[1],
+        scattered=scattered,
+        equal_cases=equal_cases,
         line=line,
         line_error=line.error * abs(clock_means[1] - clock_means[0]),
         apart=statistics.fmean(logs[1]) - statistics.fmean(logs[0]),
     )
+
+
+def _undisturbed(measurement: Measurement) -> float:
+    """Return the logarithm of the lower quartile of all samples. Other work on a CPU only makes
+    samples longer, and whole blocks of them for seconds."""
+    return math.log(quantile([s for block in measurement.blocks for s in block.samples_s], 0.25))
 
 
 def _block_clocks(measurement: Measurement) -> list[float]:
@@ -410,15 +470,14 @@ def _block_clocks(measurement: Measurement) -> list[float]:
     return [math.log(clock) for clock in clocks if clock] if all(clocks) else []
 
 
-def _side(by_process: Sequence[Sequence[float]], *, device: str) -> _Side:
+def _side(by_process: Sequence[Sequence[float]]) -> _Side:
     logs = tuple(sorted(map(math.log, replicates(by_process))))
     # statistics.fmean takes longer for its checks than for the sum, and statistics.variance
     # computes in fractions.
     centre = math.fsum(logs) / len(logs)
     squares = [(log - centre) ** 2 for log in logs]
     variance = math.fsum(squares) / (len(squares) - 1) if len(squares) > 1 else 0.0
-    between = _CPU_RUN_SIGMA**2 if device.startswith("cpu") else 0.0
-    return _Side(logs=logs, centre=centre, variance=variance, between=between)
+    return _Side(logs=logs, centre=centre, variance=variance)
 
 
 def _at_equal_clock(
@@ -471,11 +530,11 @@ def _judge_too_few(pair: Pair) -> Judgement:
     )
 
 
-def _side_text(side: _Side, result: Result) -> str:
+def _side_text(side: _Side, result: Result, *, by: str) -> str:
     processes = len(groups(measured(result)))
     spread = 100 * math.sqrt(side.variance)
     return (
-        f"geometric mean {time_text(math.exp(side.centre))} of {len(side.logs)} independent times "
+        f"{by} {time_text(math.exp(side.centre))} of {len(side.logs)} independent times "
         f"({len(measured(result).blocks)} blocks, {processes} processes), spread {spread:.2f} %"
     )
 

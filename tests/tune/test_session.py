@@ -250,8 +250,8 @@ def climbed(path, factors, info=INFO):
     ("factors", "info", "steps"),
     [
         ([1.2, 2.0, 5.0, 1.5, 1.0, 1.04], INFO, ["full"] * 2 + ["short"] * 4),
-        ([1.2, 2.0, 5.0, 1.0, 1.04, 1.5], INFO, ["full"] * 3 + ["short"] * 3),
-        ([1.0, 1.2, 1.4, 9.0, 8.0, 7.0], CPU, ["full", "short"] + ["look"] * 4),
+        ([1.2, 2.0, 5.0, 5.0, 5.0, 5.0, 1.0, 1.04], INFO, ["full"] * 3 + ["short"] * 5),
+        ([1.0, 9.0, 8.0, 7.0, 1.2, 1.4], CPU, ["full", "short"] + ["look"] * 4),
         ([1.0] * 9, INFO, ["full"] * 3 + ["short"] * 6),  # at most a third climbs
     ],
 )

@@ -56,8 +56,15 @@ class Points:
         return a random sample that includes the default, its neighbours and the seeds; of a space
         with a `check`, one around the default and the seeds."""
         if space.alternatives:
-            every = space.alternatives.items()
-            return UnionPoints({n: cls.of(own, limit=limit, seed=seed) for n, own in every})
+            # A backend without parameters has a single point.
+            return UnionPoints(
+                {
+                    name: cls.of(own, limit=limit, seed=seed)
+                    if own.parameters
+                    else cls((), (), np.zeros((1, 0), np.int16))
+                    for name, own in space.alternatives.items()
+                }
+            )
         points = cls._listed(space, limit, seed)
         points.traits = space.traits
         return points
@@ -67,9 +74,7 @@ class Points:
         names = list(space.parameters)
         values = [tuple(v) for v in space.parameters.values()]
         size = space.size
-        if not names:  # a backend without anything to tune
-            return cls(names, values, np.zeros((1, 0), np.int16))
-        if not size:
+        if not names or not size:
             return cls(names, values, np.zeros((0, len(names)), np.int16))
         random = np.random.default_rng(seed)
         if space.check is not None:

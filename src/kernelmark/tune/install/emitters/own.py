@@ -128,12 +128,16 @@ class PythonDict(FileEmitter[PythonFile]):
     summary = "a Python file with a dict of configs, and a dispatcher with nearest m and default"
     facts = FormatFacts(versions="kernelmark's own", exactness="exact", checked="executed in tests")
 
+    backends = ("triton", "fake", "torch", "cublaslt", "hipblaslt", "rocblas", "aiter")
+
     def takes(self, backend: str) -> bool:
-        return True
+        """Return whether `backend` is supported; kernels of user files are."""
+        return backend in self.backends or backends.is_file(backend)
 
     def why_not(self, outcome: Outcome) -> str:
         tuned = outcome.tuned
-        if tuned.verified and not tuned.config and tuned.backend != outcome.reference.backend:
+        several = outcome.reached_s and tuned.backend != outcome.reference.backend
+        if tuned.verified and not tuned.config and several and self.takes(tuned.backend):
             return ""  # another library's default: the dispatcher names the library
         return super().why_not(outcome)
 

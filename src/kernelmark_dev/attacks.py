@@ -37,15 +37,17 @@ class Attack:
         """Return what a judge is asked about it."""
         if backends.is_file(self.reference):
             backends.find(self.reference)  # it defines the op
-        settings = {
-            "threads": 1, "rounds": 6, "limit_s": 3.0,
-            "forbid_libraries": self.forbids_libraries, **changes,
+        settings: dict[str, object] = {
+            "threads": 1,
+            "rounds": 6,
+            "limit_s": 3.0,
+            "reference": self.reference,
+            "forbid_libraries": self.forbids_libraries,
         }
         return Question(
             kernel=str(self.path),
             problem=ops.parse(self.problem),
-            reference=self.reference,
-            **settings,  # type: ignore[arg-type]
+            **(settings | changes),  # type: ignore[arg-type]
         )
 
     def won(self, verdict: Verdict) -> bool:

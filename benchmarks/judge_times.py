@@ -131,7 +131,7 @@ def measure(
 
 def text(row: dict[str, Any]) -> str:
     """Return a row as a line."""
-    if "ratio" not in row:
+    if row.get("same") is None:
         return f"{row['problem']:44s} {row['verdict']}"
     return (
         f"{row['problem']:44s} {row['outside_s'] * 1e6:9.2f} µs outside"
@@ -151,14 +151,14 @@ def main() -> int:
     options = parser.parse_args()
     kind = "cpu" if options.device == "cpu" else "gpu"
     backend = options.backend or {"cpu": "numpy", "gpu": "torch"}[kind]
-    rows = []
+    rows: list[dict[str, Any]] = []
+    document = {"machine": platform.machine(), "device": options.device, "rows": rows}
     with Templates() as templates:
         for problem in PROBLEMS[kind]:
             rows.append(measure(problem, options.device, backend, templates, options.rounds))
             print(text(rows[-1]), flush=True)
-    if options.json:
-        document = {"machine": platform.machine(), "device": options.device, "rows": rows}
-        Path(options.json).write_text(json.dumps(document, indent=1) + "\n")
+            if options.json:
+                Path(options.json).write_text(json.dumps(document, indent=1) + "\n")
     return 0
 
 

@@ -143,19 +143,19 @@ def judge_selection(
     task = read_task(kernel, reference, workloads)
     if task is not None:
         kernel, reference = task.kernel, task.reference
+        if not (selection.problems or selection.ops or selection.suites):
+            if not task.workloads:
+                raise UsageError(
+                    "nothing says which sizes to judge", hint="give --workloads FILE, or -p PROBLEM"
+                )
+            texts = tuple(text for text, _ in task.workloads)
+            selection = dataclasses.replace(selection, problems=texts)
     ref = backends.parse(kernel)
     if ref.file is not None and not ref.file.is_file():
         raise UsageError(f"there is no file {kernel}", hint="a kernel file ends in .py, .cu, .hip")
     if reference is not None and reference != "auto" and backends.is_file(reference):
         backends.find(reference)  # trusted: it may define the op
     info = targets.parse_devices(selection.devices)[0]
-    if task is not None and not (selection.problems or selection.ops or selection.suites):
-        if not task.workloads:
-            raise UsageError(
-                "nothing says which sizes to judge", hint="give --workloads FILE, or -p PROBLEM"
-            )
-        texts = tuple(text for text, _ in task.workloads)
-        selection = dataclasses.replace(selection, problems=texts)
     problems = _problems(selection, kernel)
     question = Question(
         kernel=kernel if ref.file is None else str(ref.file),

@@ -370,4 +370,4 @@ def _defines(file: str, kind: str, name: str) -> bool:
     except (OSError, SyntaxError, ValueError):
         return False
     nodes = {"class": ast.ClassDef, "function": ast.FunctionDef}[kind]
-    return any(isinstance(node, nodes) and node.name == name for node in tree.body)
+    return any(isinstance(node, nodes) and getattr(node, "name", "") == name for node in tree.body)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import multiprocessing
 import os
 import platform
@@ -23,6 +22,7 @@ from typing import Any
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.judge.processes import Templates
 from kernelmark.judge.referee import judge
+from kernelmark_dev import evidence
 from kernelmark_dev.attacks import Attack, attacks, honest
 
 
@@ -63,8 +63,34 @@ def main() -> int:
         f" {sum(row['judged'] for row in document['honest'])} honest kernels, {refused} refused;"
         f" {document['verdicts_per_minute']} verdicts a minute"
     )
+    honest_count = sum(row["judged"] for row in document["honest"])
+    bars = [
+        (
+            "60 or more attack files, 20 tries each: none accepted",
+            f"{won} of {sum(row['judged'] for row in document['attacks'])} tries of"
+            f" {len(document['attacks'])} files accepted",
+            not won and len(document["attacks"]) >= 60 and options.tries >= 20,
+        ),
+        (
+            "200 or more honest kernels: none refused",
+            f"{refused} of {honest_count} refused",
+            not refused and honest_count >= 200,
+        ),
+        (
+            "20 or more verdicts a minute",
+            f"{document['verdicts_per_minute']}",
+            (document["verdicts_per_minute"] or 0) >= 20,
+        ),
+    ]
+    print(evidence.told(bars))
     if options.json:
-        Path(options.json).write_text(json.dumps(document, indent=1) + "\n")
+        evidence.write(
+            Path(options.json),
+            title="kmark judge: attacks and honest kernels on a CPU",
+            bars=bars,
+            figures=document,
+            libraries=evidence.libraries("numpy"),
+        )
     return 1 if won or refused else 0
 
 

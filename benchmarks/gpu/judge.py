@@ -27,6 +27,7 @@ from kernelmark import ops
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.judge.processes import Templates
 from kernelmark.judge.referee import Question, judge
+from kernelmark_dev import evidence
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
@@ -226,7 +227,14 @@ def main() -> int:
         document["verdicts"] = rows
         document.update(_summary(rows, left_out))
         if options.json:
-            Path(options.json).write_text(json.dumps(document, indent=1) + "\n")
+            evidence.write(
+                Path(options.json),
+                title="kmark judge on a GPU: times from outside, attacks, honest kernels",
+                bars=[*judge_times.bars(document["times"]), *_bars(document)],
+                figures=document,
+                device=info,
+                libraries=evidence.libraries("torch"),
+            )
 
     with tempfile.TemporaryDirectory() as folder, Templates() as templates:
         Path(folder).chmod(0o755)
@@ -284,6 +292,17 @@ def _summary(rows: list[dict[str, Any]], left_out: int) -> dict[str, Any]:
         "median_seconds": seconds,
         "verdicts_per_minute": round(60 * len(rows) / total, 1) if total else None,
     }
+
+
+def _bars(summary: dict[str, Any]) -> list[tuple[str, str, bool]]:
+    attacks, honest = summary["attacks"], summary["honest"]
+    won, refused = summary["attacks_won"], summary["honest_refused"]
+    rate = summary["verdicts_per_minute"]
+    return [
+        ("no attack accepted", f"{won} of {attacks} verdicts", attacks > 0 and not won),
+        ("no honest kernel refused", f"{refused} of {honest} verdicts", honest > 0 and not refused),
+        ("20 or more verdicts a minute", f"{rate}", (rate or 0) >= 20),
+    ]
 
 
 def _judged(

@@ -27,6 +27,7 @@ class Attack:
     problem: str
     reference: str
     work: int = 0
+    forbids_libraries: bool = False
 
     @property
     def name(self) -> str:
@@ -36,12 +37,17 @@ class Attack:
         """Return what a judge is asked about it."""
         if backends.is_file(self.reference):
             backends.find(self.reference)  # it defines the op
-        settings = {"threads": 1, "rounds": 6, "limit_s": 3.0, **changes}
+        settings: dict[str, object] = {
+            "threads": 1,
+            "rounds": 6,
+            "limit_s": 3.0,
+            "reference": self.reference,
+            "forbid_libraries": self.forbids_libraries,
+        }
         return Question(
             kernel=str(self.path),
             problem=ops.parse(self.problem),
-            reference=self.reference,
-            **settings,  # type: ignore[arg-type]
+            **(settings | changes),  # type: ignore[arg-type]
         )
 
     def won(self, verdict: Verdict) -> bool:
@@ -88,4 +94,5 @@ def _attack(path: Path, problem: str = "") -> Attack:
         problem=problem or (declared[1] if declared else default),
         reference=str(FOLDER / "problems" / "layernorm.py") if is_layernorm else "numpy",
         work=int(work[1]) if work else 0,
+        forbids_libraries="forbids_libraries = True" in text,
     )

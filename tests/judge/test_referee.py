@@ -10,7 +10,7 @@ from kernelmark import ops
 from kernelmark.judge import referee
 from kernelmark.judge.referee import Question, judge
 from kernelmark.judge.values import inputs_of
-from kernelmark_dev.attacks import FOLDER, Attack, attacks, honest
+from kernelmark_dev.attacks import FOLDER, PROBLEM, Attack, attacks, honest
 
 ATTACKS = {attack.name: attack for attack in attacks()}
 # One of each way of being found; `make test-all` tries the others.
@@ -106,3 +106,29 @@ def test_no_other_attack_wins(name, monkeypatch):
 def test_honest_kernels_are_not_refused(kernel: Attack):
     verdict = judge(kernel.question(rounds=4))
     assert verdict.accepted or verdict.status == "unsupported", verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "codes"),
+    [
+        ("library_call", {"worker-signalled"}),
+        ("library_copy", {"library-used", "worker-signalled"}),
+        ("stale_arguments", {"not-written"}),
+        ("scribble_pages", {"stray-write", "guards-overwritten"}),
+    ],
+)
+@pytest.mark.slow
+def test_what_was_added_to_the_corpus_is_refused_for_what_it_does(name, codes):
+    question = dataclasses.replace(ATTACKS[name].question(limit_s=120.0), reference=None)
+    assert judge(question).code in codes
+
+
+@pytest.mark.slow
+def test_a_kernel_without_libraries_is_accepted_where_they_are_forbidden():
+    kernel = Attack(path=FOLDER / "honest" / "einsum.py", problem=PROBLEM, reference="numpy")
+    verdict = judge(kernel.question(limit_s=120.0, reference=None, forbid_libraries=True))
+    assert verdict.accepted, verdict.reason
+    assert {"no libraries", "unaligned tensors"} <= set(verdict.passed)
+    assert verdict.precision == "f32"
+    assert verdict.resources["threads"] >= 1
+    assert verdict.resources["peak_memory_bytes"] > 1 << 20

@@ -75,6 +75,7 @@ def judge(
     timeout_s: float = 60.0,
     seed: str = "",
     workloads: str = "",
+    forbid_libraries: bool = False,
     store: StoreArgument = False,
     label: str = "",
 ) -> Judgement:
@@ -96,6 +97,8 @@ def judge(
         given as reference, and whose solution is the kernel.
     store: False, True for the user's store, a path or URL, or an open store.
 
+    forbid_libraries: refuse calls of numeric libraries, such as a BLAS.
+
     What the kernel does wrong is in the verdicts; an illegal request raises UsageError.
     """
     selection = Selection.parse(
@@ -114,6 +117,7 @@ def judge(
             timeout_s=timeout_s,
             seed=seed,
             workloads=workloads,
+            forbid_libraries=forbid_libraries,
             store=target,
             label=label,
         )
@@ -129,6 +133,7 @@ def judge_selection(
     timeout_s: float = 60.0,
     seed: str = "",
     workloads: str = "",
+    forbid_libraries: bool = False,
     store: Store | None = None,
     label: str = "",
     argv: Sequence[str] = (),
@@ -138,19 +143,19 @@ def judge_selection(
     task = read_task(kernel, reference, workloads)
     if task is not None:
         kernel, reference = task.kernel, task.reference
+        if not (selection.problems or selection.ops or selection.suites):
+            if not task.workloads:
+                raise UsageError(
+                    "nothing says which sizes to judge", hint="give --workloads FILE, or -p PROBLEM"
+                )
+            texts = tuple(text for text, _ in task.workloads)
+            selection = dataclasses.replace(selection, problems=texts)
     ref = backends.parse(kernel)
     if ref.file is not None and not ref.file.is_file():
         raise UsageError(f"there is no file {kernel}", hint="a kernel file ends in .py, .cu, .hip")
     if reference is not None and reference != "auto" and backends.is_file(reference):
         backends.find(reference)  # trusted: it may define the op
     info = targets.parse_devices(selection.devices)[0]
-    if task is not None and not (selection.problems or selection.ops or selection.suites):
-        if not task.workloads:
-            raise UsageError(
-                "nothing says which sizes to judge", hint="give --workloads FILE, or -p PROBLEM"
-            )
-        texts = tuple(text for text, _ in task.workloads)
-        selection = dataclasses.replace(selection, problems=texts)
     problems = _problems(selection, kernel)
     question = Question(
         kernel=kernel if ref.file is None else str(ref.file),
@@ -161,6 +166,7 @@ def judge_selection(
         rounds=rounds,
         limit_s=timeout_s,
         seed=_seed(seed),
+        forbid_libraries=forbid_libraries,
     )
     name = own_kernels([ref])[ref.name].name if ref.file is not None else ""
     here = environment([info], [ref.name])

@@ -61,6 +61,7 @@ CODES = {
     "projection-wrong": "a random projection of the output is wrong",
     "values-wrong": "checked positions of the output are wrong",
     "less-work": "timed launches skip work",
+    "library-used": "a judged kernel calls a library, which is forbidden",
     "above-limit": "faster than the hardware can be",
     "above-physical": "a metric above its physical limit",
     "below-physical": "a metric below its physical limit",

@@ -62,6 +62,8 @@ _SYMBOLS = {
     "stream_destroy": ("cuStreamDestroy_v2", "hipStreamDestroy"),
     "stream_synchronize": ("cuStreamSynchronize", "hipStreamSynchronize"),
     "synchronize": ("cuCtxSynchronize", "hipDeviceSynchronize"),
+    # Only CUDA has persisting lines: `Driver.has` is False on HIP.
+    "reset_persisting": ("cuCtxResetPersistingL2Cache", "hipCtxResetPersistingL2Cache"),
     "event_create": ("cuEventCreate", "hipEventCreateWithFlags"),
     "event_destroy": ("cuEventDestroy_v2", "hipEventDestroy"),
     "event_record": ("cuEventRecord", "hipEventRecord"),

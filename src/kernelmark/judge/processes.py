@@ -73,7 +73,7 @@ class _Template:
         with other:
             self._process = subprocess.Popen(
                 own_command("kernelmark.judge.template", *modules),
-                stdin=other,
+                stdin=other.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 cwd="/",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import re
 import secrets
 import statistics
 import sys
@@ -20,8 +21,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kernelmark import backends, devices, ops
 from kernelmark.core.errors import KernelmarkError, OutOfMemory, ProblemError, UsageError
@@ -59,6 +62,7 @@ from kernelmark.measure.check import (
     SECOND_POISON,
     Checker,
     EarlyRead,
+    Floats,
     PendingCheck,
     combine,
 )
@@ -67,7 +71,7 @@ from kernelmark.measure.stop import interval_of
 from kernelmark.numerics.floats import decode
 from kernelmark.numerics.generate import Inputs
 from kernelmark.ops._checks import any_values
-from kernelmark.ops.base import Op
+from kernelmark.ops.base import Op, Reference
 from kernelmark.stats.paired import SignedRank, signed_rank
 
 # The shorter of the two lengths lasts this long, if enough sets fit.
@@ -105,6 +109,15 @@ _ONE_THREAD = 1.2
 _NEIGHBOUR_BYTES = 64 << 20
 _ODD = 61
 _MOST_NEIGHBOURS = 3
+# Tensors that are not aligned lie so many bytes beyond a multiple of 256: enough for every element,
+# and for the words in which a GPU's helpers write, but not for wide loads.
+_SHIFT = 8
+# Kernels of vendors' libraries, by the names that they give them.
+_LIBRARY_KERNEL = re.compile(
+    r"cublas|nvjet|cudnn|xmma|cutlass|sm\d\d_|ampere_|volta_|turing_|Cijk_|rocblas|miopen|at::native"
+    r"|gemvNSP|splitKreduce",
+    re.IGNORECASE,
+)
 _SLOW_MODULES = ("torch", "triton")
 _COMPARED = 16  # inputs of a request, in a random order
 # Single launches on a GPU are requests of their own, which scatter by this much.
@@ -143,6 +156,7 @@ class SecretChecker(Checker):
         self._values = values
         self._gpu_values = gpu_values
         self._rng = rng
+        self.errors: list[float] = []  # mean squares, relative to the scale of a sum's terms
         self.family = UNIFORM
 
     def _number(self, arena: Arena, indices: Sequence[int]) -> None:
@@ -208,6 +222,18 @@ class SecretChecker(Checker):
         self._tolerance = usual
         return lambda: lambda: check
 
+    def _check_values(
+        self, index: int, where: NDArray[np.int64], got: Floats, reference: Reference
+    ) -> Check:
+        if self.family == UNIFORM and self._output.type.kind == "float":
+            terms = 1 if self._contraction is None else self._contraction.terms
+            scale = reference.magnitude / math.sqrt(max(1, terms))
+            usable = np.isfinite(got) & (scale > 0)
+            relative = (got - reference.value)[usable] / scale[usable]
+            if relative.size:
+                self.errors.append(float(np.mean(relative**2)))
+        return super()._check_values(index, where, got, reference)
+
     def refill_same(self, arena: Arena, index: int) -> None:
         """Write the inputs that a set has once more, and poison its output otherwise."""
         self._fill(arena, [index])
@@ -250,6 +276,7 @@ class Question:
     limit_s: float = 60.0
     seed: bytes = b""
     neighbours: bool = True
+    forbid_libraries: bool = False
 
 
 def open_device(name: str) -> Device:
@@ -292,10 +319,15 @@ class _Judgement:
         self._readable = [_own_folder(Path(f)) for f in files if backends.is_file(f)]
         self._modules = _modules_of(files)
         self._problems = [question.problem, *self._neighbours()]
+        nbytes = sum(spec.nbytes for spec in self._op.tensors(question.problem))
+        if question.neighbours and 0 < nbytes <= _NEIGHBOUR_BYTES:
+            self._problems.append(question.problem)  # once more, on tensors that are not aligned
         self._checks: list[Check] = []
         self._notes: list[str] = []
         self._passed: list[str] = []
-        self._times: dict[str, list[float]] = {}
+        self._libraries: list[str] = []
+        self._resources: dict[str, Any] = {}
+        self._delivered: float | None = None
         self._started = time.time()
 
     # -- set-up
@@ -338,6 +370,7 @@ class _Judgement:
                 problem=problem,
                 tensors=self._op.tensors(problem),
                 sets=AUDITED_SETS if number else self._sets(),
+                shift=_SHIFT if number and problem is problems[0] else 0,
             )
             for number, problem in enumerate(problems)
         ]
@@ -351,6 +384,7 @@ class _Judgement:
             limit_s=self._question.limit_s,
             templates=self._templates,
             modules=self._modules,
+            forbid_libraries=self._question.forbid_libraries and backend == self._question.kernel,
         )
 
     def _checker(self, problem: Problem) -> SecretChecker:
@@ -362,6 +396,10 @@ class _Judgement:
 
     def run(self) -> Verdict:
         question = self._question
+        if question.forbid_libraries:
+            self._notes.append(
+                "libraries were forbidden: a call of the BLAS in NumPy ends the process"
+            )
         with contextlib.ExitStack() as stack:
             if self._gpu_values is not None:
                 stack.callback(self._gpu_values.close)
@@ -405,13 +443,42 @@ class _Judgement:
         checker, arena = self._checker(self._question.problem), side.arenas[0]
         self._check_families(side, checker, arena)
         self._check_repeats(side, checker, arena)
+        if self._question.forbid_libraries:
+            self._check_libraries(side)  # and after the timed launches, which may load others
         times = self._time(side, checker, reference)
         self._check_singles(side, checker, reference, times)
-        self._check_neighbours(side)
-        side.check_leftovers()
+        self._check_libraries(side)
+        self._resources = {
+            "threads": side.threads(),
+            "peak_memory_bytes": side.peak_memory_bytes(),
+            "libraries": self._libraries,
+            "kernels": side.facts()[0],
+            **side.facts()[1],
+        }
+        self._delivered = math.sqrt(statistics.fmean(checker.errors)) if checker.errors else None
         if side.threads() > 1:
             self._notes.append(f"{counted(side.threads(), 'thread')} in the kernel's process")
+        self._check_neighbours(side)
+        side.check_leftovers()
         return self._accept(times)
+
+    def _check_libraries(self, side: Side) -> None:
+        """Look at the numeric libraries that were mapped and the kernels that are launched; refuse
+        them if they are forbidden."""
+        names = side.facts()[0]
+        self._libraries = side.numeric_libraries()
+        if not self._question.forbid_libraries:
+            return
+        if "no libraries" in self._passed:
+            self._passed.remove("no libraries")
+        used = [*self._libraries, *(name for name in names if _LIBRARY_KERNEL.search(name))]
+        if used:
+            text = f"it uses a library, which is forbidden: {', '.join(used[:3])}"
+            check = dataclasses.replace(
+                _failed(Reason(text, "library-used", names=tuple(used))), faults=()
+            )
+            raise Refused(check, self._question.problem, None)
+        self._passed.append("no libraries")
 
     def _launch_and_check(
         self,
@@ -433,6 +500,7 @@ class _Judgement:
             side.arm(order)
         checker.refresh(arena, [*order, *idle])
         if timed:
+            self._reset_persisting()
             self._device.evict_cache()
         self._device.synchronize()
         reads: list[EarlyRead] = []
@@ -457,13 +525,20 @@ class _Judgement:
             self._keep(checked, checker, arena)
         return seconds
 
+    def _reset_persisting(self) -> None:
+        """Let lines that a kernel made persist in a GPU's cache be evicted like the others."""
+        if isinstance(self._device, GpuDevice) and self._device.driver.has("reset_persisting"):
+            self._device.driver.code("reset_persisting")
+
     def _keep(self, check: Check, checker: SecretChecker, arena: Arena) -> None:
         if not check.passed:
             findings = check.detail.fields.get("findings", (check.detail,))
             sets = [f.fields["set"] for f in findings if "set" in getattr(f, "fields", {})]
             number = arena.numbers[sets[0]] if sets else None
             raise Refused(check, checker.problem, number)
-        self._checks.append(check)
+        # Families have other scales: their largest error says nothing about the usual one.
+        is_usual = checker.family == UNIFORM
+        self._checks.append(check if is_usual else dataclasses.replace(check, max_abs=0.0))
 
     def _check_families(self, side: Side, checker: SecretChecker, arena: Arena) -> None:
         tensors = self._op.tensors(self._question.problem)
@@ -660,6 +735,9 @@ class _Judgement:
 
     def _check_neighbours(self, side: Side) -> None:
         for number, problem in enumerate(self._problems[1:], 1):
+            if problem is self._question.problem:
+                self._check_unaligned(side, number)
+                continue
             try:
                 unsupported = side.prepare(number)
                 if unsupported is None:
@@ -672,6 +750,26 @@ class _Judgement:
                 self._passed.append(f"also right: {problem.key}")
             else:
                 self._notes.append(f"not for {problem.key}: {unsupported}")
+
+    def _check_unaligned(self, side: Side, number: int) -> None:
+        """Launch on tensors that lie 8 bytes beyond their alignment. A kernel may refuse them, and
+        even end: wide loads fault there. It must not be wrong."""
+        why: object = None
+        try:
+            why = side.prepare(number)
+            if why is None:
+                checker, arena = self._checker(self._question.problem), side.arenas[number]
+                self._launch_and_check(side, checker, arena, [0], projected=1)
+        except Raised as raised:
+            why = raised.message
+        except Lost as lost:
+            if lost.status is not Status.CRASHED:
+                raise
+            why = lost.message
+        if why is None:
+            self._passed.append("unaligned tensors")
+        else:
+            self._notes.append(f"not for tensors that are aligned to {_SHIFT} bytes only: {why}")
 
     # -- verdicts
 
@@ -688,6 +786,8 @@ class _Judgement:
             flops=self._op.flops(question.problem),
             bytes=self._op.bytes(question.problem),
             seed=self._seed.hex(),
+            resources=self._resources,
+            delivered_roundoff=self._delivered,
             passed=tuple(self._passed),
             notes=tuple(self._notes),
             lacks=tuple(self._lacks),

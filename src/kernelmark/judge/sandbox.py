@@ -13,6 +13,7 @@ import ctypes
 import errno
 import os
 import platform
+import re
 import resource
 import stat
 import struct
@@ -184,6 +185,47 @@ def enter(policy: Policy) -> list[str]:
     if not _filter_calls(gpu=policy.gpu):
         lacks.append("no seccomp: the kernel may use the network and start processes")
     return lacks
+
+
+# Libraries of linear algebra, by their file names, on a CPU and on GPUs.
+NUMERIC_LIBRARY = re.compile(
+    r"openblas|mkl_|libmkl|libblis|libatlas|cblas|libarmpl|libnvpl|libdnnl|onednn|libtorch_cpu"
+    r"|cublas|cudnn|cutensor|rocblas|hipblas|miopen"
+)
+
+
+_OF_NUMERICS = re.compile(rb"cblas_[sd]gemm|cublasGemmEx|openblas_")
+_SEARCHED_BYTES = 256 << 20
+
+
+def is_numeric_library(file: Path) -> bool:
+    """Return whether a library is one of linear algebra, by its name or by names in it: a copy may
+    have another one."""
+    if NUMERIC_LIBRARY.search(file.name.lower()):
+        return True
+    with contextlib.suppress(OSError):
+        if stat.S_ISREG(file.stat().st_mode) and file.stat().st_size <= _SEARCHED_BYTES:
+            return _OF_NUMERICS.search(file.read_bytes()) is not None
+    return False
+
+
+def mapped_libraries(pid: int) -> set[str]:
+    """Return the files of libraries that a process has mapped, as the kernel lists them."""
+    with contextlib.suppress(OSError):
+        lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
+        return {line.split(None, 5)[5] for line in lines if ".so" in line.rpartition("/")[2]}
+    return set()
+
+
+def close_libraries() -> None:
+    """Take away the right to execute numeric libraries that this process has mapped, such as the
+    BLAS in NumPy: a call ends the process."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        span, rights, *_ = line.split()
+        name = line.rpartition("/")[2].lower()
+        if "x" in rights and ".so" in name and NUMERIC_LIBRARY.search(name):
+            first, last = (int(end, 16) for end in span.split("-"))
+            _LIBC.mprotect(ctypes.c_void_p(first), ctypes.c_size_t(last - first), 0)
 
 
 def readable_folders(more: Iterable[Path]) -> tuple[str, ...]:

@@ -35,17 +35,18 @@ from kernelmark.core.tensor import TensorSpec
 from kernelmark.core.units import bytes_text, duration_text
 from kernelmark.devices._cores import available_memory
 from kernelmark.devices._host import HostBuffer
-from kernelmark.devices.base import Device
+from kernelmark.devices.base import Device, Tensor
 from kernelmark.devices.cpu import CpuDevice
 from kernelmark.host.cache import cache_root
 from kernelmark.judge import child
 from kernelmark.judge.processes import Forked, Templates
-from kernelmark.judge.sandbox import Policy, readable_folders
+from kernelmark.judge.sandbox import Policy, is_numeric_library, mapped_libraries, readable_folders
 from kernelmark.measure.sets import Arena, make_arena
 
 # Linux 5.1: no further writable mapping. Python has no name for it before 3.13.
 _SEAL_FUTURE_WRITE = 0x0010
 _PAGES = 4  # of orders: 8 bytes for a launch
+_FACT_PAGES, _NAME_LENGTH = 2, 200
 MOST_LAUNCHES = _PAGES * mmap.PAGESIZE // 8 - child.ORDER
 # What a kernel and its libraries may take beyond the tensors, at least; or half of what is free.
 _LEAST_MEMORY = 4 << 30
@@ -119,12 +120,20 @@ class _OwnBlocks:
     """Allocates whole blocks: a GPU's IPC handle opens the block that an allocation is in, and with
     it the smaller allocations beside it."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, more: int) -> None:
         self._device = device
+        self._more = more
 
     def allocate(self, nbytes: int) -> Any:
         block = _GPU_BLOCK if self._device.enqueues else 1
-        return self._device.allocate(-(-max(nbytes, 1) // block) * block)
+        return self._device.allocate(-(-max(nbytes + self._more, 1) // block) * block)
+
+
+def _shifted(tensors: Mapping[str, Tensor], shift: int) -> dict[str, Tensor]:
+    return {
+        name: dataclasses.replace(tensor, offset=tensor.offset + shift)
+        for name, tensor in tensors.items()
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +143,7 @@ class Binding:
     problem: Problem
     tensors: tuple[TensorSpec, ...]
     sets: int
+    shift: int = 0  # bytes that every tensor lies beyond its usual alignment
 
 
 class Side:
@@ -151,10 +161,13 @@ class Side:
         limit_s: float = 60.0,
         templates: Templates,
         modules: Sequence[str] = (),
+        forbid_libraries: bool = False,
     ) -> None:
         self._device = device
         self._templates = templates
         self._modules = modules
+        self._forbid_libraries = forbid_libraries
+        self._libraries_before: set[str] = set()
         self.backend = backend
         self._limit_s = limit_s
         self._threads = threads
@@ -170,6 +183,7 @@ class Side:
             self.arenas = [self._arena(binding, rng) for binding in bindings]
             self._orders = self._page(_PAGES, read_only=True)
             self._progress = self._page(1, read_only=False)
+            self._facts = self._page(_FACT_PAGES, read_only=False)
             self._orders_view = self._orders.array.view(np.int64)
             self._progress_view = self._progress.array.view(np.int64)
             self.lacks: list[str] = []
@@ -188,8 +202,10 @@ class Side:
         for specs in (inputs, outputs):
             if not specs:
                 continue
-            place = cast(Device, _OwnBlocks(self._device))
+            place = cast(Device, _OwnBlocks(self._device, binding.shift))
             buffer, tensors = make_arena(place, specs, binding.sets, rng)
+            if binding.shift:
+                tensors = tuple(_shifted(tensors_of, binding.shift) for tensors_of in tensors)
             self._closing.callback(self._device.free, buffer)
             if isinstance(buffer, SharedBuffer):
                 buffer.seal(read_only=specs is inputs)
@@ -219,7 +235,11 @@ class Side:
             os.chown(self.folder, uid, uid)
         segments, placed = self._segments()
         descriptors = [s["fd"] for s in segments if "fd" in s]
-        pages = [(self._orders, _PAGES, False), (self._progress, 1, True)]
+        pages = [
+            (self._orders, _PAGES, False),
+            (self._progress, 1, True),
+            (self._facts, _FACT_PAGES, True),
+        ]
         policy = Policy(
             readable=readable_folders(self._readable),
             folder=self.folder,
@@ -231,6 +251,7 @@ class Side:
             "device": self._device.info.name,
             "threads": threads,
             "backend": self.backend,
+            "forbid_libraries": self._forbid_libraries,
             "config": dict(config),
             "asked": ask_end,
             "bell": bell_end,
@@ -271,6 +292,7 @@ class Side:
         while not line.endswith(b"\n"):
             line += self._ring(_START_S, 65536)
         self.lacks = json.loads(line)
+        self._libraries_before = mapped_libraries(self.pid)
         self._freeze()
 
     def _segments(self) -> tuple[list[dict[str, Any]], list[list[dict[str, tuple[int, int]]]]]:
@@ -511,6 +533,29 @@ class Side:
         except OSError:
             return 0
 
+    def numeric_libraries(self) -> list[str]:
+        """Return the names of the numeric libraries that were mapped since the process started."""
+        files = map(Path, mapped_libraries(self.pid) - self._libraries_before)
+        return sorted({file.name for file in files if is_numeric_library(file)})
+
+    def peak_memory_bytes(self) -> int:
+        """Return the most memory that the process held, its tensors included."""
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            status = Path(f"/proc/{self.pid}/status").read_text()
+            return int(status.partition("VmHWM:")[2].split()[0]) << 10
+        return 0
+
+    def facts(self) -> tuple[list[str], dict[str, int]]:
+        """Return the names of the kernels of a launch, and their resources, as the process left
+        them: it can have changed them."""
+        text = self._facts.array.tobytes().partition(b"\0")[0]
+        with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
+            facts = json.loads(text)
+            names = [_printable(str(name))[:_NAME_LENGTH] for name in facts["kernels"]]
+            resources = {_printable(str(k))[:32]: int(v) for k, v in facts["resources"].items()}
+            return names, resources
+        return [], {}
+
     def log_tail(self) -> str:
         """Return the end of what the process wrote to standard output and error: text for people,
         which the kernel can forge."""
@@ -518,8 +563,7 @@ class Side:
         text = os.pread(self._log, _SHOWN_BYTES, max(0, size - _SHOWN_BYTES)).decode(
             errors="replace"
         )
-        printable = "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
-        lines = [line.rstrip() for line in printable.strip().splitlines() if line.strip()]
+        lines = [line.rstrip() for line in _printable(text).strip().splitlines() if line.strip()]
         return lines[-1] if lines else ""
 
     def _kill(self) -> None:
@@ -536,6 +580,10 @@ class Side:
 
 class Raised(Lost):
     """A kernel that raised an error; its process can go on."""
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
 
 
 def _spec_document(spec: TensorSpec) -> dict[str, Any]:

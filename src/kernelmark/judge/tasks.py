@@ -154,7 +154,7 @@ def _read_solution(kernel: str, reference: str | None, workloads: str) -> Task:
     if not kernel.endswith(".json") or reference is None or not reference.endswith(".json"):
         raise UsageError(
             "a solution and its definition are both JSON files",
-            hint="kmark judge SOLUTION.json --reference DEFINITION.json --workloads WORKLOADS.jsonl",
+            hint="kmark judge SOLUTION.json --reference DEFINITION.json --workloads FILE",
         )
     solution, definition = _document(kernel), _document(reference)
     try:
@@ -370,4 +370,4 @@ def _defines(file: str, kind: str, name: str) -> bool:
     except (OSError, SyntaxError, ValueError):
         return False
     nodes = {"class": ast.ClassDef, "function": ast.FunctionDef}[kind]
-    return any(isinstance(node, nodes) and node.name == name for node in tree.body)
+    return any(isinstance(node, nodes) and getattr(node, "name", "") == name for node in tree.body)

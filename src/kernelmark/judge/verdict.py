@@ -15,6 +15,27 @@ from kernelmark.core.timing import Cache, Timer, Timing
 from kernelmark.core.units import change_span, change_text, duration_text, time_text, width_text
 
 VERSION = 1
+# Errors, relative to a sum's terms, up to which a format explains them: sums in it included. Above
+# the errors of f32 is f16 or tf32, which have as many digits.
+_PRECISIONS = (
+    ("f64", 2.0**-38),
+    ("f32", 2.0**-16),
+    ("f16 or tf32", 2.0**-10),
+    ("bf16", 2.0**-7),
+    ("8 bits", 2.0**-2),
+)
+_NEAR_ROOF = 0.9
+_HINTS = {
+    "projection-wrong": "compare whole outputs with a float64 reference on these inputs",
+    "values-wrong": "compare with a float64 reference on these inputs",
+    "not-written": "every launch has to write its whole output; sizes need not fit its tiles",
+    "late-write": "the launch has to wait for what it starts elsewhere",
+    "stray-write": "a launch may write its own set only",
+    "inputs-changed": "inputs are read-only",
+    "less-work": "a launch may not use what another one computed",
+    "no-answer": "a longer limit: --timeout",
+    "library-used": "leave --forbid-libraries out to judge it all the same",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +79,11 @@ class Verdict:
     roof_share: float | None = None
     roof_bound: str = ""
     way_to_roof: float | None = None  # from the reference's time; 1 is the roof
+    # What the process used: threads, memory, numeric libraries that it mapped; kernels and their
+    # resources as its own process says.
+    resources: Mapping[str, Any] = field(default_factory=dict)
+    # Root mean square of the errors at sampled positions, relative to a sum's terms.
+    delivered_roundoff: float | None = None
     passed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
@@ -77,6 +103,33 @@ class Verdict:
         first = findings[0] if findings else self.reason
         code = Reason.of(first).code
         return code if code not in ("text", "") else self.status.value
+
+    @property
+    def precision(self) -> str:
+        """The format whose roundings explain the errors that were seen; "" if none was measured."""
+        seen = self.delivered_roundoff
+        if seen is None:
+            return ""
+        return next((name for name, most in _PRECISIONS if seen <= most), "less than 8 bits")
+
+    @property
+    def hints(self) -> list[str]:
+        """What to do next."""
+        found = [hint for code, hint in _HINTS.items() if code == self.code]
+        if (example := self.counter_example) is not None:
+            found.append(
+                "its inputs: kernelmark.judge.values.inputs_of(tensors,"
+                f" bytes.fromhex({example.seed!r}), {example.number})"
+            )
+        if not self.accepted:
+            return found
+        if self.roof_share is None:
+            found.append("kmark micro measures the roofs, for the share of them")
+        elif self.roof_share > _NEAR_ROOF:
+            found.append(f"it is near the roof: less {self.roof_bound} is the only way left")
+        if self.ratio_low is not None and self.ratio_low > 1:
+            found.append(f"it is slower than {(self.reference or '').rpartition('/')[2]}")
+        return found
 
     def document(self) -> dict[str, Any]:
         """Return the verdict as JSON values."""
@@ -99,6 +152,9 @@ class Verdict:
                 "bound": self.roof_bound,
                 "way_from_reference": self.way_to_roof,
             },
+            "bottleneck": self.roof_bound or None,
+            "precision": {"format": self.precision, "roundoff": self.delivered_roundoff},
+            "resources": dict(self.resources),
             "check": None if self.check is None else codec.plain(self.check),
             "counter_example": (
                 None if self.counter_example is None else codec.plain(self.counter_example)
@@ -106,6 +162,7 @@ class Verdict:
             "seed": self.seed,
             "passed": list(self.passed),
             "notes": list(self.notes),
+            "hints": self.hints,
             "lacks": list(self.lacks),
             "took_s": round(self.took_s, 3),
         }
@@ -132,8 +189,16 @@ class Verdict:
             lines.append(f"  against it {change_text(self.ratio)} ({span})")
         if self.roof_share is not None:
             lines.append(f"  of roof   {100 * self.roof_share:.2g} % {self.roof_bound}")
+        if self.precision:
+            lines.append(f"  precision {self.precision} (errors of {self.delivered_roundoff:.1g})")
+        if self.resources.get("libraries"):
+            lines.append(f"  libraries {', '.join(self.resources['libraries'])}")
+        if kernels := self.resources.get("kernels"):
+            more = f" and {len(kernels) - 3} more" if len(kernels) > 3 else ""
+            lines.append(f"  kernels   {', '.join(name[:60] for name in kernels[:3])}{more}")
         lines.append(f"  passed    {len(self.passed)} checks in {duration_text(self.took_s)}")
         lines += [f"  note      {note}" for note in self.notes]
+        lines += [f"  hint      {hint}" for hint in self.hints if not self.accepted]
         lines += [f"  host      {lack}" for lack in self.lacks]
         return "\n".join(lines) + "\n"
 

@@ -62,6 +62,14 @@ Seed = Annotated[
 ]
 
 
+ForbidLibraries = Annotated[
+    bool,
+    o.option(
+        "--forbid-libraries",
+        o.MEASUREMENT,
+        help="Refuse calls of numeric libraries (a BLAS, cuBLAS, cuDNN, …) in the kernel.",
+    ),
+]
 Workloads = Annotated[
     str,
     o.option(
@@ -92,6 +100,7 @@ def judge(
     seed: Seed = "",
     workloads: Workloads = "",
     traces: Traces = "",
+    forbid_libraries: ForbidLibraries = False,
     store: o.StorePlace = None,
     no_store: o.NoStore = False,
     label: o.Label = "",
@@ -123,12 +132,15 @@ def judge(
             timeout_s=timeout,
             seed=seed,
             workloads=workloads,
+            forbid_libraries=forbid_libraries,
             store=target,
             label=label,
             argv=tuple(context.obj or ()),
             on_verdict=show,
         )
-    if traces:
+    if traces == "-":
+        put("".join(json.dumps(trace) + "\n" for trace in judgement.traces))
+    elif traces:
         with Path(traces).open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(trace) + "\n" for trace in judgement.traces)
     if json_file is not None:

@@ -31,10 +31,10 @@ from kernelmark.backends.iree.compiler import run_compiler
 from kernelmark.backends.iree.spec import missing
 from kernelmark.backends.iree.targets import Target, target_named
 from kernelmark.core.errors import CompileError
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
-from kernelmark.core.result import Config
+from kernelmark.core.result import Config, Space
 from kernelmark.host.cache import digest
-from kernelmark.tune.strategies.base import Points
 from kernelmark.workloads import suites
 from kernelmark_dev import evidence
 
@@ -49,7 +49,7 @@ PLANNED_AT_LEAST = 0.95
 COMPILED_AT_LEAST = 0.90
 PROBLEMS = 2  # of a suite and target that are compiled
 DRAWN = 1  # candidates of a problem, beside its default
-LIMIT = 500  # points of a space that candidates are drawn from
+TRIES = 100_000  # to draw a legal candidate
 
 
 def problems() -> Iterator[tuple[str, Problem]]:
@@ -87,11 +87,19 @@ def candidates(arch: str) -> Iterator[tuple[str, str, Problem, Config]]:
             space = choices.space(problem, target)
             if space is None:
                 continue
-            points = Points.of(space, limit=LIMIT)
-            chosen = draw.sample(range(len(points)), min(DRAWN, len(points)))
-            for config in dict.fromkeys((space.default, *map(points.config, chosen))):
+            chosen = [drawn(space, draw) for _ in range(DRAWN)]
+            for config in dict.fromkeys((space.default, *chosen)):
                 spec = choices.choose(problem, config, target).spec
                 yield digest(arch, problem.key, spec), suite, problem, config
+
+
+def drawn(space: Space, draw: random.Random) -> Config:
+    """A legal combination of a space, each with the same probability."""
+    for _ in range(TRIES):
+        config = FrozenDict({name: draw.choice(v) for name, v in space.parameters.items()})
+        if space.forbids(config) is None:
+            return config
+    return space.default
 
 
 def compiled(problem: Problem, config: Config, arch: str) -> dict[str, Any]:
@@ -172,11 +180,10 @@ def main() -> int:
     given = parser.parse_args()
     archs = given.arch or ARCHS
     known = load_state(given.state)
-    planned = [row for arch in archs for row in plan(arch)]
-    drawn = [(arch, *item) for arch in archs for item in candidates(arch)]
-    expected = Counter(arch for arch, _, _, problem, _ in drawn if problem.op in JUDGED)
+    sample = [(arch, *item) for arch in archs for item in candidates(arch)]
+    expected = Counter(arch for arch, _, _, problem, _ in sample if problem.op in JUDGED)
     start, rows = time.monotonic(), []
-    order = sorted(drawn, key=lambda item: (item[3].op not in JUDGED, item[1]))
+    order = sorted(sample, key=lambda item: (item[3].op not in JUDGED, item[1]))
     for arch, key, suite, problem, config in order:
         late = given.seconds is not None and time.monotonic() - start > given.seconds
         if key not in known and not late:
@@ -188,6 +195,7 @@ def main() -> int:
         if key in known:
             row = {"arch": arch, "suite": suite, "op": problem.op, "problem": problem.key}
             rows.append(row | {"config": dict(config)} | known[key])
+    planned = [row for arch in archs for row in plan(arch)]
     bars = bars_of(planned, rows, expected)
     print(evidence.told(bars))
     evidence.write(

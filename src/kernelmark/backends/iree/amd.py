@@ -72,6 +72,15 @@ _ARCHS: Mapping[str, _Arch] = {
     "gfx1151": _RDNA3,
     "gfx1200": _RDNA4,
     "gfx1201": _RDNA4,
+    "gfx1250": _Arch(
+        "F32_16x16x32_F16 F16_16x16x32_F16 F32_16x16x32_BF16 F32_16x16x4_F32 "
+        "F32_16x16x128_F8E4M3FN F32_16x16x64_F8E4M3FN F32_16x16x128_F8E5M2 F32_16x16x64_F8E5M2 "
+        "I32_16x16x64_I8",
+        lds_bytes=327680,
+        family="WMMA",
+        wave=32,
+        result_registers=512,
+    ),
 }
 _MAX_THREADS = 1024
 # Padding of rows in shared memory against bank conflicts (IREE's GPUReduceBankConflicts).
@@ -92,6 +101,13 @@ _CONV_OPTIONS: Mapping[str, tuple[ConfigValue, ...]] = {
     "pad_conv": (False, True),
 }
 FREE = ("stages", "transpose_grid", "waves_per_eu")  # not used by any rule
+# Searched only if a plan lists values: IREE itself always copies operands to shared memory first.
+_PROMOTED: Mapping[str, str] = {"both": "[0, 1]", "left": "[0]", "right": "[1]", "none": "[]"}
+_PROMOTED_ATTENTION: Mapping[str, tuple[str, str, str]] = {
+    "all": ("[0, 1, 2]", "[0, 1]", "[1]"),
+    "keys": ("[1, 2]", "[1]", "[1]"),
+    "none": ("[]", "[]", "[]"),
+}
 # Names that configs from before them lack, with the value that these had.
 LATER: Config = FrozenDict({"pipeline": "TileAndFuse", "igemm": True, "pad_conv": False})
 
@@ -198,6 +214,11 @@ class AmdTiles:
             del more["pad_conv"]
         return {"mma": tuple(mma), **tiles, **subgroups, **more, **_OPTIONS}
 
+    def opt_in(self, root: Root) -> Mapping[str, tuple[ConfigValue, ...]]:
+        if root.kind == "attention":
+            return {"promote": tuple(_PROMOTED_ATTENTION)}
+        return {} if _is_vector(root) else {"promote": tuple(_PROMOTED)}
+
     def _no_instruction(self, root: Root) -> Reason:
         operands = dict.fromkeys(root.types[name] for name in _OPERANDS if name in root.types)
         fits = " and fits an attention" if root.kind == "attention" else ""
@@ -282,7 +303,7 @@ class AmdTiles:
         ]
         parts = {
             "mma_kind": f"#iree_gpu.mma_layout<{config['mma']}>",
-            "promote_operands": "[0, 1]",
+            "promote_operands": _PROMOTED[str(config.get("promote", "both"))],
             "workgroup": _only(loops, "bmn", whole),
             "reduction": _only(loops, "rk", counted),
         }
@@ -599,6 +620,7 @@ def _attention(root: Root, config: Config, limits: _Arch) -> Lowering:
             f"{order}>, promote_operands = {promoted}, subgroup_basis = {basis}}}>}}"
         )
 
+    whole, first, second = _PROMOTED_ATTENTION[str(config.get("promote", "all"))]
     stages = config["stages"]
     pipeline = f"gpu_pipeline_options = #iree_gpu.pipeline_options<prefetch_num_stages = {stages}>"
     flush = (
@@ -607,7 +629,7 @@ def _attention(root: Root, config: Config, limits: _Arch) -> Lowering:
         else ""
     )
     return Lowering(
-        config="#iree_gpu.lowering_config<{promote_operands = [0, 1, 2], "
+        config=f"#iree_gpu.lowering_config<{{promote_operands = {whole}, "
         f"reduction = {[*none, 0, 0, 0, t['tile_k']]}, "
         f"workgroup = {[*ones, t['tile_m'], t['tile_n'], 0, 0]}}}>",
         translation=_translation(
@@ -618,8 +640,8 @@ def _attention(root: Root, config: Config, limits: _Arch) -> Lowering:
             flush,
             _waves(config),
         ),
-        parts=f"{{pv_attrs = {gemm(pv, '[1]', (m, n, k2))}, "
-        f"qk_attrs = {gemm(qk, '[0, 1]', (m, k1, k2))}}}",
+        parts=f"{{pv_attrs = {gemm(pv, second, (m, n, k2))}, "
+        f"qk_attrs = {gemm(qk, first, (m, k1, k2))}}}",
     )
 
 

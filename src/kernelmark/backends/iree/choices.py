@@ -74,7 +74,7 @@ def choose(problem: Problem, config: Config, target: Target) -> CompileChoice:
     config."""
     form = form_of(problem, config, target)
     tunable = _lowerings(problem, form, target, seeded=False)
-    names = () if tunable is None else tuple(tunable.parameters)
+    names = () if tunable is None else (*tunable.parameters, *tunable.opt_in)
     refuse_unknown("iree", config, (*known_flags(problem, target), *names))
     chosen = FrozenDict({name: value for name, value in config.items() if name in names})
     left = bool(chosen) and not target.gpu and not any(chosen.values())
@@ -115,8 +115,8 @@ def choose(problem: Problem, config: Config, target: Target) -> CompileChoice:
 def _misfit(tiles: Config, tunable: Space, target: Target, *, left: bool) -> Reason | None:
     """Return why `tiles` cannot be used, or None. With `left` the compiler chooses tiles, so the
     space's rule does not apply. A CPU also accepts sizes that the space does not list."""
-    for name, values in tunable.parameters.items():
-        if name not in tiles and name in amd.LATER:
+    for name, values in {**tunable.parameters, **tunable.opt_in}.items():
+        if name not in tiles and (name in amd.LATER or name in tunable.opt_in):
             continue
         if name not in tiles:
             return Reason(f"iree cannot use this lowering: {name} is missing")

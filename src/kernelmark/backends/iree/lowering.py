@@ -120,6 +120,9 @@ class CpuTiles:
             listed |= {name: _clipped(v, _size(root, name)) for name, v in _CACHE.items()}
         return dict(listed)
 
+    def opt_in(self, root: Root) -> Mapping[str, tuple[ConfigValue, ...]]:
+        return {}
+
     def seeds(self, root: Root) -> Sequence[Config]:
         """Return the register tiles that a model of their tails ranks first, in two workgroup
         sizes: the largest, which reads least, and one that leaves work to other threads. With short
@@ -281,6 +284,9 @@ class Tiles(Protocol):
     def values(self, root: Root) -> Mapping[str, tuple[ConfigValue, ...]]:
         """Return the parameters with their values; raise Unsupported if there is nothing to try."""
 
+    def opt_in(self, root: Root) -> Mapping[str, tuple[ConfigValue, ...]]:
+        """Return the parameters that are searched only if a plan lists values."""
+
     def seeds(self, root: Root) -> Sequence[Config]:
         """Return combinations to begin with, first one that is rarely bad; their sizes need not be
         among the values."""
@@ -320,6 +326,9 @@ def space(problem: Problem, form: Form, target: Target, *, seeded: bool = True) 
         default=seeds[0] if seeds else FrozenDict(),
         forbids=forbids,
         seeds=tuple(seeds[1:]),
+        opt_in={
+            r.prefix + name: values for r in root_ops for name, values in tiles.opt_in(r).items()
+        },
     )
 
 

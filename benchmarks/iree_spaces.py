@@ -179,9 +179,10 @@ def main() -> int:
     parser.add_argument("-o", "--output", type=Path, default=RESULT)
     given = parser.parse_args()
     archs = given.arch or ARCHS
-    known = load_state(given.state)
+    planned = [row for arch in archs for row in plan(arch)]
     sample = [(arch, *item) for arch in archs for item in candidates(arch)]
     expected = Counter(arch for arch, _, _, problem, _ in sample if problem.op in JUDGED)
+    known = load_state(given.state)
     start, rows = time.monotonic(), []
     order = sorted(sample, key=lambda item: (item[3].op not in JUDGED, item[1]))
     for arch, key, suite, problem, config in order:
@@ -195,7 +196,6 @@ def main() -> int:
         if key in known:
             row = {"arch": arch, "suite": suite, "op": problem.op, "problem": problem.key}
             rows.append(row | {"config": dict(config)} | known[key])
-    planned = [row for arch in archs for row in plan(arch)]
     bars = bars_of(planned, rows, expected)
     print(evidence.told(bars))
     evidence.write(

@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 from kernelmark.backends.iree.spec import Lowering, Root
 from kernelmark.core.errors import Unsupported
-from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue
 from kernelmark.core.units import join_commas
@@ -109,7 +108,7 @@ _PROMOTED_ATTENTION: Mapping[str, tuple[str, str, str]] = {
     "none": ("[]", "[]", "[]"),
 }
 # Names that configs from before them lack, with the value that these had.
-LATER: Config = FrozenDict({"pipeline": "TileAndFuse", "igemm": True, "pad_conv": False})
+LATER: Mapping[str, ConfigValue] = {"pipeline": "TileAndFuse", "igemm": True, "pad_conv": False}
 
 
 class Mma(NamedTuple):

@@ -62,7 +62,8 @@ def problems() -> Iterator[tuple[str, Problem]]:
 
 def plan(arch: str) -> list[dict[str, Any]]:
     """A row for each suite and op: problems, how many can be planned, and the reasons of others."""
-    target, rows = _target(arch), {}
+    target = _target(arch)
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
     for suite, problem in problems():
         row = rows.setdefault(
             (suite, problem.op),

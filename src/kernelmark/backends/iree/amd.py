@@ -393,10 +393,11 @@ class AmdTiles:
     # -- attention
 
     def _attention_values(self, root: Root) -> Mapping[str, tuple[ConfigValue, ...]]:
+        keys = (16, 32, 64, 128, 256)[: 5 if _bytes(root) == 1 else 4]
+        steps = _dividing("tile_k", keys, root.size("k2"))
         pairs = self._attention_pairs(root)
         if not pairs:
             raise Unsupported(self._no_instruction(root))
-        keys = (16, 32, 64, 128, 256)[: 5 if _bytes(root) == 1 else 4]
         out = root.size("n")
         columns = tuple(value for value in (16, 32, 64, 128) if value < out and out % value == 0)
         return {
@@ -404,7 +405,7 @@ class AmdTiles:
             "pv_mma": tuple(dict.fromkeys(pv for _, pv in pairs)),
             "tile_m": _padded((16, 32, 64, 128, 256), root.sizes["m"][-1]),
             "tile_n": (*columns, out),
-            "tile_k": _dividing("tile_k", keys, root.size("k2")),
+            "tile_k": steps,
             "subgroups_m": (1, 2, 4, 8),
             "subgroups_n": (1, 2),
             "flush_denormals": (True, False),

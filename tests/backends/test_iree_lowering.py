@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelmark import ops
@@ -55,6 +55,25 @@ AMD = [
     ("gfx1100", "gemm m=1024 n=512 k=256 dtype=bf16 tb=t"),
     ("gfx1100", "batched_gemm batch=4 m=256 n=256 k=256 dtype=i8"),
     ("gfx1100", "conv n=2 c=64 h=34 w=34 k=128 r=3 s=3 dtype=f16 layout=nhwc"),
+    # What a tile does not divide is padded: in the input of a convolution (nhwc) or in its GEMM.
+    ("gfx942", "conv n=2 c=3 h=29 w=29 k=64 r=7 s=7 stride=2 dtype=f16 layout=nhwc"),
+    ("gfx942", "conv n=1 c=48 h=30 w=30 k=50 r=3 s=3 dtype=i8 y=i32 acc=i32"),
+    ("gfx950", "conv n=2 c=64 h=30 w=30 k=64 r=3 s=3 groups=2 dtype=bf16"),
+    ("gfx950", "conv n=2 c=64 h=30 w=30 k=64 r=3 s=3 groups=2 dtype=bf16 layout=nhwc"),
+    # One tap, with and without strides: contractions of pixels and filters.
+    ("gfx942", "conv n=2 c=64 h=32 w=32 k=64 r=1 s=1 dtype=f16 layout=nhwc stride=2"),
+    ("gfx942", "conv n=2 c=64 h=30 w=46 k=96 r=1 s=1 dtype=bf16"),
+    ("gfx1201", "conv n=1 c=64 h=31 w=31 k=96 r=1 s=1 dtype=f16 stride=2"),
+    ("gfx942", "conv n=2 c=112 h=1 w=1 k=448 r=1 s=1 dtype=bf16"),
+    ("gfx1201", "conv n=2 c=64 h=30 w=30 k=64 r=3 s=1 dtype=f16 layout=nhwc"),
+    # A matrix times a vector.
+    ("gfx942", "gemm m=4096 n=1 k=4096 dtype=f16"),
+    ("gfx942", "batched_gemm batch=8 m=1 n=512 k=512 dtype=bf16 tb=t"),
+    ("gfx1201", "conv n=1 c=112 h=1 w=1 k=448 r=1 s=1 dtype=bf16"),
+    ("gfx942", "gemm m=96 n=96 k=1 dtype=f16"),
+    ("gfx942", "attention heads=8 seq_q=1000 seq_kv=1024 dim=64 dtype=f16"),
+    ("gfx1250", "gemm m=512 n=512 k=512 dtype=f16"),
+    ("gfx1250", "attention heads=8 seq=512 dim=64 dtype=bf16"),
 ]
 
 
@@ -224,17 +243,15 @@ def test_a_cpu_space_holds_something_unless_a_loop_is_folded(m, n, k):
         ("x86_64", "conv n=2 c=16 h=14 w=14 k=32 r=3 s=3 dtype=f32"),
         ("x86_64", "conv n=1 c=16 h=14 w=14 k=32 r=3 s=3 dtype=f32 groups=2"),
         ("x86_64", "attention heads=8 seq=64 dim=64 dtype=f16 kv=f8e4m3"),
-        ("gfx942", "gemm m=96 n=96 k=1 dtype=f16"),
-        ("gfx942", "conv n=2 c=256 h=34 w=34 k=256 r=3 s=3 dtype=f16"),
-        ("gfx942", "conv n=2 c=64 h=32 w=32 k=64 r=1 s=1 dtype=f16 layout=nhwc stride=2"),
-        ("gfx942", "conv n=2 c=64 h=32 w=32 k=64 r=1 s=1 dtype=f16 layout=nhwc pad=1"),
-        ("gfx942", "attention heads=8 seq=1024 dim=64 dtype=f8e5m2fnuz"),
+        # Nothing to multiply by matrix instructions: one filter, one channel of each group.
+        ("gfx942", "conv n=2 c=64 h=34 w=34 k=1 r=3 s=3 dtype=f16 layout=nhwc"),
+        ("gfx942", "conv n=2 c=64 h=34 w=34 k=64 r=3 s=3 dtype=f16 groups=64"),
+        ("gfx942", "conv n=2 c=64 h=3 w=34 k=64 r=3 s=3 dtype=f16"),
         ("gfx942", "attention heads=8 seq=1024 dim=64 dtype=f16 kv=f8e4m3fnuz"),
         ("gfx942", "attention heads=8 seq=1024 dim=64 dtype=f64"),
         ("gfx942", "attention heads=8 seq=1000 dim=64 dtype=f16"),
-        ("gfx950", "attention heads=8 seq=1024 dim=64 dtype=f8e5m2"),
         ("gfx1100", "gemm m=512 n=512 k=512 dtype=f32"),
-        ("gfx1250", "gemm m=512 n=512 k=512 dtype=f16"),
+        ("gfx908", "gemm m=512 n=512 k=512 dtype=f16"),
         # An instruction of k=16 does not divide the head's dim.
         ("gfx1100", "attention heads=8 seq=1024 dim=72 dtype=f16"),
     ],
@@ -294,10 +311,145 @@ def test_a_tile_that_does_not_divide_a_gemm_is_padded(key, padding):
             choices.choose(problem, config | {"pipeline": "VectorDistribute"}, goal("gfx942"))
 
 
-@given(m=st.integers(2, 5000), n=st.integers(2, 5000), k=st.integers(2, 5000))
-def test_every_gemm_without_a_folded_loop_has_a_lowering_on_a_gpu(m, n, k):
+@given(m=st.integers(1, 5000), n=st.integers(1, 5000), k=st.integers(1, 5000))
+def test_every_gemm_has_a_lowering_on_a_gpu(m, n, k):
     found = space(f"gemm m={m} n={n} k={k} dtype=f16", "gfx942")
-    assert next(iter(found), None) is not None
+    assert found.forbids(found.default) is None
+    assert found.default
+
+
+@settings(max_examples=25)
+@given(
+    sizes=st.tuples(*[st.integers(1, 300)] * 3, st.integers(2, 300)),
+    taps=st.sampled_from([(1, 1), (3, 3), (1, 5)]),
+    stride=st.integers(1, 2),
+    layout=st.sampled_from(["nhwc", "nchw"]),
+)
+def test_every_convolution_with_filters_has_a_lowering_on_a_gpu(sizes, taps, stride, layout):
+    (n, h, c, k), (r, s) = sizes, taps
+    key = f"conv n={n} c={c + 1} h={h + r + 1} w={h + s + 1} k={k} r={r} s={s} stride={stride}"
+    found = space(f"{key} dtype=f16 layout={layout}", "gfx942")
+    assert found.forbids(found.default) is None
+    assert found.default
+
+
+def lowering_of(arch, key, **config):
+    problem = ops.parse(key)
+    found = choices.space(problem, goal(arch))
+    (one,) = choices.choose(problem, {**found.default, **config}, goal(arch)).entries
+    return one
+
+
+@pytest.mark.parametrize(
+    ("key", "loops", "sizes"),
+    [
+        # As iree-compile has them when it applies a spec: without loops of one iteration, and
+        # with pixels as one loop where they are adjacent.
+        (
+            "conv n=1 c=8 h=9 w=9 k=16 r=3 s=3 stride=2 dtype=f16",
+            "f, p, q, c, r, s",
+            {"batch": (), "image": (4, 4), "channels": (16,), "filter": (3, 3), "terms": (8,)},
+        ),
+        (
+            "conv n=2 c=8 h=9 w=9 k=16 r=3 s=1 dtype=f16 layout=nhwc",
+            "n, p, q, f, r, c",
+            {"batch": (2, 9), "image": (7,), "channels": (16,), "filter": (3,), "terms": (8,)},
+        ),
+        (
+            "conv n=2 c=8 h=9 w=7 k=16 r=1 s=1 dtype=f16 layout=nhwc",
+            "q, f, c",
+            {"batch": (), "m": (126,), "n": (16,), "k": (8,)},
+        ),
+        (
+            "conv n=2 c=8 h=9 w=7 k=16 r=1 s=1 dtype=f16",
+            "n, f, q, c",
+            {"batch": (), "m": (2, 63), "n": (16,), "k": (8,)},
+        ),
+        (
+            "conv n=2 c=8 h=9 w=7 k=16 r=1 s=1 stride=2 groups=2 dtype=f16",
+            "n, g, f, p, q, c",
+            {"batch": (2,), "m": (2, 5, 4), "n": (8,), "k": (4,)},
+        ),
+        (
+            "conv n=1 c=8 h=1 w=1 k=16 r=1 s=1 dtype=f16",
+            "f, c",
+            {"batch": (), "m": (), "n": (16,), "k": (8,)},
+        ),
+    ],
+)
+def test_the_root_of_a_convolution_on_a_gpu(key, loops, sizes):
+    root = lowering_of("gfx942", key).root
+    assert (root.loops, root.sizes) == (loops, sizes)
+
+
+@pytest.mark.parametrize(
+    ("config", "parts"),
+    [
+        ({"pad_conv": False}, ("padding = [1, 4, 16, 32, 32], ", "reduction = [0, 0, 0, 0, 2]")),
+        # 27 terms are less than a step, so that the GEMM pads them.
+        ({"pad_conv": True}, ("padding_conv = [1, 4, 16, 32, 0, 0, 0]", "padding = [1, 4,")),
+    ],
+)
+def test_a_convolution_is_padded_as_a_gemm_or_before(config, parts):
+    key = "conv n=2 c=3 h=15 w=15 k=40 r=3 s=3 dtype=f16 layout=nhwc"
+    tiles = {"tile_p": 4, "tile_q": 16, "tile_n": 32, "tile_k": 32}
+    text = lowering_of("gfx942", key, **tiles, subgroups_m=1, subgroups_n=1, **config)
+    assert all(part in text.lowering.config for part in parts)
+    assert ("padding_conv" in text.lowering.config) == config["pad_conv"]
+
+
+def test_a_convolution_of_single_taps_steps_over_channels():
+    key = "conv n=2 c=64 h=34 w=34 k=64 r=3 s=3 dtype=f16 layout=nhwc"
+    tiles = {"tile_q": 32, "tile_n": 64, "tile_k": 32, "subgroups_m": 1, "subgroups_n": 2}
+    direct = lowering_of("gfx942", key, **tiles, tile_p=2, igemm=False).lowering
+    assert "reduction = [0, 0, 0, 0, 1, 1, 2]" in direct.config
+    assert "use_igemm_convolution = false" in direct.translation
+    vector = {"pipeline": "VectorDistribute", "igemm": False}
+    distributed = lowering_of("gfx942", key, **tiles, tile_p=1, **vector).lowering
+    assert "reduction = [0, 0, 0, 0, 1, 1, 32]" in distributed.config
+    assert "subgroup_basis = [[1, 1, 1, 2, 1, 1, 1], " in distributed.config
+    with pytest.raises(Unsupported):
+        lowering_of("gfx942", f"{key} stride=2", **tiles, tile_p=1, igemm=False)
+
+
+def test_lanes_share_the_sum_of_a_matrix_times_a_vector():
+    config = {"tile_m": 4, "lanes_k": 32, "vector_k": 8, "subgroups_k": 2}
+    one = lowering_of("gfx942", "gemm m=64 n=1 k=512 dtype=f16", **config).lowering
+    assert "workgroup = [4, 1, 0]" in one.config
+    assert "partial_reduction = [0, 0, 512]" in one.config
+    assert "lane_basis = [[1, 1, 32], " in one.config
+    assert "workgroup_size = [128, 1, 1]" in one.translation
+
+
+def test_gemms_of_an_attention_have_their_own_instructions():
+    key = "attention heads=8 seq=1024 dim=64 dtype=f16"
+    one = lowering_of("gfx942", key, qk_mma="MFMA_F32_16x16x16_F16", tile_n=32).lowering
+    assert "VMFMA" in lowering_of("gfx942", key).lowering.parts
+    assert "VMFMA" not in one.parts
+    assert "workgroup = [1, 64, 32, 0, 0]" in one.config
+    assert "preserve-sign" in one.translation
+    assert "preserve-sign" not in lowering_of("gfx942", key, flush_denormals=False).lowering.info
+    with pytest.raises(Unsupported):
+        lowering_of("gfx942", key, qk_mma="MFMA_F32_32x32x8_F16")
+
+
+@pytest.mark.parametrize(
+    "key", ["gemm m=512 n=512 k=512 dtype=f16", "attention heads=8 seq=1024 dim=64 dtype=f16"]
+)
+def test_operands_stay_in_global_memory_if_a_plan_asks(key):
+    assert "promote" not in space(key, "gfx942").parameters
+    assert "promote" in space(key, "gfx942").opt_in
+    assert "promote_operands = []" in lowering_of("gfx942", key, promote="none").lowering.config
+
+
+def test_convolutions_from_before_their_pipelines_keep_their_lowering():
+    key = "conv n=2 c=256 h=34 w=34 k=256 r=3 s=3 dtype=f16 layout=nhwc"
+    problem, found = ops.parse(key), space(key, "gfx942")
+    later = ("pipeline", "igemm", "pad_conv")
+    old = {name: value for name, value in found.default.items() if name not in later}
+    assert choices.choose(problem, old, goal("gfx942")) == choices.choose(
+        problem, found.default, goal("gfx942")
+    )
 
 
 def test_a_masked_attention_is_another_root_than_one_without():

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from kernelmark import ops
 from kernelmark.backends._rules import get_flag, refuse_unknown
-from kernelmark.backends.iree import lowering
+from kernelmark.backends.iree import amd, lowering
 from kernelmark.backends.iree.compiler import run_compiler
 from kernelmark.backends.iree.spec import EMPTY, RootEntry, missing
 from kernelmark.backends.iree.targets import Target
@@ -74,7 +74,7 @@ def choose(problem: Problem, config: Config, target: Target) -> CompileChoice:
     config."""
     form = form_of(problem, config, target)
     tunable = _lowerings(problem, form, target, seeded=False)
-    names = () if tunable is None else tuple(tunable.parameters)
+    names = () if tunable is None else (*tunable.parameters, *tunable.opt_in)
     refuse_unknown("iree", config, (*known_flags(problem, target), *names))
     chosen = FrozenDict({name: value for name, value in config.items() if name in names})
     left = bool(chosen) and not target.gpu and not any(chosen.values())
@@ -115,7 +115,9 @@ def choose(problem: Problem, config: Config, target: Target) -> CompileChoice:
 def _misfit(tiles: Config, tunable: Space, target: Target, *, left: bool) -> Reason | None:
     """Return why `tiles` cannot be used, or None. With `left` the compiler chooses tiles, so the
     space's rule does not apply. A CPU also accepts sizes that the space does not list."""
-    for name, values in tunable.parameters.items():
+    for name, values in {**tunable.parameters, **tunable.opt_in}.items():
+        if name not in tiles and (name in amd.LATER or name in tunable.opt_in):
+            continue
         if name not in tiles:
             return Reason(f"iree cannot use this lowering: {name} is missing")
         if target.gpu and tiles[name] not in values:
@@ -174,7 +176,9 @@ def depends(problem: Problem, config: Config) -> dict[str, bool]:
 def form_of(problem: Problem, config: Config, target: Target) -> Form:
     """Return the MLIR form that a config requests, or the default."""
     im2col = get_flag("iree", config, "im2col", default=_has_columns(problem) and not target.gpu)
-    return Form(gpu=target.gpu, im2col=im2col, dynamic=_dynamic(problem, config))
+    # On AMD GPUs as models have it, so that a spec matches their convolutions.
+    named = target.driver == "hip"
+    return Form(gpu=target.gpu, im2col=im2col, named=named, dynamic=_dynamic(problem, config))
 
 
 def _dynamic(problem: Problem, config: Config) -> tuple[str, ...]:
@@ -308,10 +312,11 @@ def _lowerings(
 def untunable(problem: Problem, target: Target) -> Reason:
     """Return why no lowering config can be tried for a problem; empty if one can."""
     try:
-        lowerings = lowering.space(problem, form_of(problem, {}, target), target, seeded=False)
+        lowerings = lowering.space(problem, form_of(problem, {}, target), target)
     except Unsupported as error:
         return error.message
-    if next(iter(lowerings), None) is not None:
+    # The default is legal, and found faster than the first of all combinations.
+    if lowerings.default or next(iter(lowerings), None) is not None:
         return NO_REASON
     causes = Counter(
         lowerings.forbids(dict(zip(lowerings.parameters, values, strict=True)))

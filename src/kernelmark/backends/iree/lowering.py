@@ -1,9 +1,5 @@
-"""Lowering configs of a problem: its root ops, the space of their tiles (for AMD's matrix
-instructions and for GEMMs on a CPU), the spec's entries.
-
-AMD: `mma` is the instruction, `tile` a workgroup's part of the result and its step along k in
-elements, `subgroups` how many subgroups share it; the rest are options of the pipeline. Lowerings
-that cannot fit into shared memory or registers are not compiled.
+"""Lowering configs of a problem: its root ops, the space of their tiles (for GEMMs on a CPU; those
+for AMD GPUs are in `amd`), the spec's entries.
 
 CPU: `tile` is a workgroup's part of the result, `cache` a part of that (0: no such level), `vector`
 the part that is computed in registers at once.
@@ -13,12 +9,19 @@ from __future__ import annotations
 
 import functools
 import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from kernelmark.backends.iree.spec import Lowering, Rewrite, Root, RootEntry, function_name
+from kernelmark.backends.iree.amd import FREE, AmdTiles
+from kernelmark.backends.iree.spec import (
+    Lowering,
+    Rewrite,
+    Root,
+    RootEntry,
+    function_name,
+    loop_roles,
+)
 from kernelmark.backends.iree.targets import Target
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.immutable import FrozenDict
@@ -29,373 +32,6 @@ from kernelmark.core.units import join_commas
 from kernelmark.kernels.mlir.base import Form, element_type
 from kernelmark.kernels.mlir.sources import im2col_function
 from kernelmark.ops.conv import output_size
-
-
-class _Arch(NamedTuple):
-    """Limits of a lowering. `mma` are the dense instructions that IREE 3.13 lists for the target
-    (`iree-compile --compile-to=executable-sources`, attribute iree_gpu.target), without their
-    `family`. A result may fill `result_registers`, half of a lane's 4-byte registers: operands,
-    prefetched operands and addresses need the rest."""
-
-    mma: str
-    lds_bytes: int = 65536
-    family: str = "MFMA"
-    wave: int = 64
-    result_registers: int = 256
-
-
-_RDNA3 = _Arch(
-    "F32_16x16x16_F16 F16_16x16x16_F16 F32_16x16x16_BF16 I32_16x16x16_I8",
-    family="WMMAR3",
-    wave=32,
-    result_registers=128,
-)
-_RDNA4 = _RDNA3._replace(
-    mma=f"{_RDNA3.mma} F32_16x16x16_F8E4M3FN F32_16x16x16_F8E5M2", family="WMMAR4"
-)
-_ARCHS: Mapping[str, _Arch] = {
-    "gfx90a": _Arch(
-        "F32_16x16x16_F16 F32_32x32x8_F16 F32_16x16x8_BF16 F32_32x32x4_BF16 "
-        "F32_16x16x4_F32 F64_16x16x4_F64 I32_16x16x16_I8 I32_32x32x8_I8"
-    ),
-    "gfx942": _Arch(
-        "F32_16x16x16_F16 F32_32x32x8_F16 F32_16x16x16_BF16 F32_32x32x8_BF16 "
-        "F32_16x16x32_F8E4M3FNUZ F32_32x32x16_F8E4M3FNUZ F32_16x16x32_F8E5M2FNUZ "
-        "F32_32x32x16_F8E5M2FNUZ F32_16x16x4_F32 F64_16x16x4_F64 I32_16x16x32_I8 I32_32x32x16_I8"
-    ),
-    "gfx950": _Arch(
-        "F32_16x16x32_F16 F32_32x32x16_F16 F32_16x16x16_F16 F32_32x32x8_F16 "
-        "F32_16x16x32_BF16 F32_32x32x16_BF16 F32_16x16x16_BF16 F32_32x32x8_BF16 "
-        "F32_16x16x128_F8E4M3FN F32_32x32x64_F8E4M3FN F32_16x16x32_F8E4M3FN F32_32x32x16_F8E4M3FN "
-        "F32_16x16x128_F8E5M2 F32_32x32x64_F8E5M2 F32_16x16x32_F8E5M2 F32_32x32x16_F8E5M2 "
-        "F32_16x16x4_F32 F64_16x16x4_F64 I32_16x16x64_I8 I32_32x32x32_I8 "
-        "I32_16x16x32_I8 I32_32x32x16_I8",
-        lds_bytes=163840,
-    ),
-    "gfx1100": _RDNA3,
-    "gfx1151": _RDNA3,
-    "gfx1200": _RDNA4,
-    "gfx1201": _RDNA4,
-}
-_MAX_THREADS = 1024
-# Padding of rows in shared memory against bank conflicts (IREE's GPUReduceBankConflicts).
-_PAD_BYTES = 8
-_LOAD_BYTES = 16
-_SUBGROUPS = Reason("the subgroups do not divide the tile")
-_SHARED_MEMORY = Reason("the tiles exceed shared memory")
-
-_OPTIONS: Mapping[str, tuple[ConfigValue, ...]] = {
-    "stages": (1, 2),
-    "pad_lds": (False, True),
-    "transpose_grid": (False, True),
-    "waves_per_eu": (0, 1, 2, 4),
-}
-FREE = ("stages", "transpose_grid", "waves_per_eu")  # not used by any rule
-
-
-class Mma(NamedTuple):
-    """An instruction's result type, shape and operand type."""
-
-    result: str
-    m: int
-    n: int
-    k: int
-    operand: str
-
-
-@functools.cache
-def _parse_mma(name: str) -> Mma:
-    match = re.fullmatch(r"[A-Z]+[0-9]?_([FI]\d+)_(\d+)x(\d+)x(\d+)_(\w+)", name)
-    assert match is not None, name
-    m, n, k = (int(match[i]) for i in (2, 3, 4))
-    return Mma(result=match[1], m=m, n=n, k=k, operand=match[5])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AmdTiles:
-    """Lowerings for one architecture."""
-
-    arch: str
-
-    @staticmethod
-    def archs() -> tuple[str, ...]:
-        return tuple(_ARCHS)
-
-    def values(self, root: Root) -> Mapping[str, tuple[ConfigValue, ...]]:
-        mma = self._instructions(root)
-        if not mma:
-            raise Unsupported(self._no_instruction(root))
-        choose = _padded if root.kind == "contraction" else _dividing
-        tiles = {name: choose(name, *values) for name, values in self._tiles(root).items()}
-        if root.kind == "attention":
-            more = {"subgroups_m": (1, 2, 4, 8), "waves_per_eu": _OPTIONS["waves_per_eu"]}
-            return {"mma": tuple(mma), **tiles, **more}
-        subgroups = {"subgroups_m": (1, 2, 4), "subgroups_n": (1, 2, 4)}
-        pipelines = {"pipeline": ("TileAndFuse", "VectorDistribute")}
-        if root.kind == "convolution":
-            pipelines = {}
-        return {"mma": tuple(mma), **tiles, **subgroups, **pipelines, **_OPTIONS}
-
-    def _tiles(self, root: Root) -> Mapping[str, tuple[tuple[int, ...], int]]:
-        """Return the sizes that a tile may have, and the size of the dim that it must divide."""
-        if root.kind == "attention":
-            keys = (16, 32, 64, 128, 256)[: 5 if _bytes(root) == 1 else 4]
-            return {
-                "tile_m": ((32, 64, 128, 256), root.sizes["m"][-1]),
-                "tile_k": (keys, root.size("k2")),
-            }
-        if root.kind == "convolution":
-            rows, columns = root.sizes["image"]
-            return {
-                "tile_p": ((1, 2, 4, 8, 16), rows),
-                "tile_q": ((16, 32, 64, 128), columns),
-                "tile_n": ((32, 64, 128, 256), root.size("channels")),
-                "tile_k": ((16, 32, 64, 128, 256), self._depth(root)),
-            }
-        return {f"tile_{dim}": ((16, 32, 64, 128, 256), root.size(dim)) for dim in "mnk"}
-
-    def _no_instruction(self, root: Root) -> Reason:
-        operands = dict.fromkeys(root.types[name] for name in _OPERANDS if name in root.types)
-        fits = " and fits an attention" if root.kind == "attention" else ""
-        return Reason(
-            f"IREE has no matrix instruction of {self.arch} for {join_commas(operands)} that sums"
-            f" in {root.types['output_type']}{fits}"
-        )
-
-    def seeds(self, root: Root) -> Sequence[Config]:
-        """Return configs that IREE itself often chooses."""
-        return [self._start(root)]
-
-    def _start(self, root: Root) -> Config:
-        mma = next(iter(self._instructions(root)))
-        common: dict[str, ConfigValue] = {"mma": mma, "subgroups_m": 2, "waves_per_eu": 0}
-        if root.kind == "attention":
-            deep = max(64, _parse_mma(mma).k)
-            return common | {"tile_m": 64, "tile_k": deep, "subgroups_m": 4}
-        rows = {"tile_m": 64} if root.kind == "contraction" else {"tile_p": 4, "tile_q": 32}
-        pipeline = {"pipeline": "TileAndFuse"} if root.kind == "contraction" else {}
-        options = {"stages": 2, "pad_lds": True, "transpose_grid": False}
-        sizes = {"tile_n": 64, "tile_k": max(64, _parse_mma(mma).k), "subgroups_n": 2}
-        return common | rows | pipeline | sizes | options
-
-    def forbids(self, root: Root, config: Config) -> str | None:
-        mma = _parse_mma(str(config["mma"]))
-        if root.kind == "attention":
-            return self._forbids_attention(root, config, mma)
-        t = {name: int(v) for name, v in config.items() if name.startswith(("tile", "subg"))}
-        rows = t["tile_m"] if root.kind == "contraction" else t["tile_p"] * t["tile_q"]
-        along_m = t.get("tile_m", t.get("tile_q", 0))
-        if along_m % mma.m or t["tile_n"] % mma.n or t["tile_k"] % mma.k:
-            return "the instruction does not divide the tile"
-        if (rows // mma.m) % t["subgroups_m"] or (t["tile_n"] // mma.n) % t["subgroups_n"]:
-            return _SUBGROUPS
-        if root.kind == "convolution" and t["tile_p"] % t["subgroups_m"]:
-            return "the subgroups do not divide tile_p"
-        if config.get("pipeline") == "VectorDistribute" and _unaligned(root, t):
-            return "only TileAndFuse pads what the tile does not divide"
-        waves = t["subgroups_m"] * t["subgroups_n"]
-        if reason := self._crowded(rows * t["tile_n"] * root.bits("output_type") // 8, waves):
-            return reason
-        width = _bytes(root)
-        pad = _PAD_BYTES if config["pad_lds"] else 0
-        if (rows + t["tile_n"]) * (t["tile_k"] * width + pad) > self._limits.lds_bytes:
-            return _SHARED_MEMORY
-        # Tiles are copied by whole loads, the same number in each thread.
-        whole = waves * self._limits.wave * _LOAD_BYTES
-        if any(side * t["tile_k"] * width % whole for side in (rows, t["tile_n"])):
-            return "the threads do not divide the copy to shared memory"
-        return None
-
-    def _forbids_attention(self, root: Root, config: Config, mma: Mma) -> str | None:
-        rows, keys, waves = (int(config[n]) for n in ("tile_m", "tile_k", "subgroups_m"))
-        dim, out = root.size("k1"), root.size("n")
-        if rows % (mma.m * waves) or keys % mma.m or keys % mma.k or dim % mma.k or out % mma.n:
-            return "the instruction does not divide the tile"
-        if reason := self._crowded(rows * (out + keys) * 4, waves):
-            return reason
-        lds_bytes = (rows * dim + keys * (dim + out)) * _bytes(root)
-        return _SHARED_MEMORY if lds_bytes > self._limits.lds_bytes else None
-
-    def lowering(self, root: Root, config: Config) -> Lowering:
-        mma = _parse_mma(str(config["mma"]))
-        if root.kind == "attention":
-            return _attention(root, config, mma, self._limits)
-        t = {name: int(v) for name, v in config.items() if name.startswith(("tile", "subg"))}
-        lead = [1] if root.sizes["batch"] else []
-        none = [0 for _ in lead]
-        parts = t["tile_n"] // mma.n // t["subgroups_n"]
-        if root.kind == "convolution":
-            # IREE converts it to a GEMM: the loops of r, s and c become one.
-            tile = [1, t["tile_p"], t["tile_q"], t["tile_n"], 0]
-            steps = [0, 0, 0, 0, t["tile_k"] // mma.k]
-            shared = [1, t["tile_p"] // t["subgroups_m"], t["tile_q"] // mma.m, parts, 0]
-        else:
-            tile = [*lead, t["tile_m"], t["tile_n"], 0]
-            steps = [*none, 0, 0, t["tile_k"] // mma.k]
-            shared = [*lead, t["tile_m"] // mma.m // t["subgroups_m"], parts, 0]
-        if config.get("pipeline") == "VectorDistribute":
-            steps[-1] = t["tile_k"]
-            counts = [*lead, t["subgroups_m"], t["subgroups_n"], 1]
-            share = f"subgroup_basis = [{counts}, {list(range(len(counts)))}]"
-        else:
-            share = f"subgroup = {shared}"
-        if _unaligned(root, t):
-            # To whole tiles, in elements: `reduction` counts instructions.
-            share = f"padding = {[*lead, t['tile_m'], t['tile_n'], t['tile_k']]}, {share}"
-        return Lowering(
-            config="#iree_gpu.lowering_config<{"
-            f"mma_kind = #iree_gpu.mma_layout<{config['mma']}>, promote_operands = [0, 1], "
-            f"reduction = {steps}, {share}, workgroup = {tile}}}>",
-            translation=_translation(
-                str(config.get("pipeline", "TileAndFuse")),
-                t["subgroups_m"] * t["subgroups_n"],
-                self._limits.wave,
-                _pipeline_options(config, igemm=root.kind == "convolution"),
-                _waves(config),
-            ),
-        )
-
-    def _instructions(self, root: Root) -> list[str]:
-        operand = {root.types[n] for n in root.types if n in _OPERANDS}
-        result = root.types["output_type"].upper()
-        names = [f"{self._limits.family}_{name}" for name in self._limits.mma.split()]
-        instructions = [n for n in names if {_parse_mma(n).operand} == {o.upper() for o in operand}]
-        if root.kind == "attention":
-            # The result of the first GEMM stays in registers and is an operand of the second, which
-            # has to read it in that layout. Shapes with square results and the k of f16 allow that.
-            # For f8e4m3fnuz, IREE has a virtual instruction that reads the second's operand in that
-            # order. WMMA of gfx11 passes it through shared memory, as IREE itself does.
-            fits = _ATTENTION_SHAPES.get(min(operand), ((16, 16, 16), (32, 32, 8)))
-            instructions = [n for n in instructions if _parse_mma(n)[1:4] in fits]
-        return [name for name in instructions if _parse_mma(name).result == result]
-
-    def _crowded(self, result_bytes: int, waves: int) -> str | None:
-        threads = waves * self._limits.wave
-        if threads > _MAX_THREADS:
-            return "the subgroups exceed a workgroup"
-        if result_bytes > self._limits.result_registers * 4 * threads:
-            return "the result exceeds the registers"
-        return None
-
-    @property
-    def _limits(self) -> _Arch:
-        return _ARCHS[self.arch]
-
-    def _depth(self, root: Root) -> int:
-        return math.prod(root.sizes["filter"]) * root.size("terms")
-
-
-_F8 = "f8E4M3FNUZ"
-_OCP_F8 = "f8E4M3FN"
-_ATTENTION_SHAPES = {
-    _F8: ((16, 16, 32), (32, 32, 16)),
-    # Through shared memory instead of registers, as IREE itself does: any shape fits.
-    _OCP_F8: ((16, 16, 128), (32, 32, 64), (16, 16, 32), (32, 32, 16)),
-}
-_OPERANDS = ("lhs_type", "rhs_type", "query_type", "key_type", "value_type")
-
-
-def _attention(root: Root, config: Config, mma: Mma, limits: _Arch) -> Lowering:
-    waves = int(config["subgroups_m"])
-    lead = len((*root.sizes["batch"], *root.sizes["m"])) - 1  # index of the row loop
-    ones, none = [1] * lead, [0] * lead
-    counts = [*ones, waves, 1, 1, 1]
-    m, n, k1, k2 = range(lead, lead + 4)
-
-    def gemm(kind: str, promoted: str, loops: Sequence[int]) -> str:
-        basis = f"[{counts}, {[*range(lead), *loops]}]"
-        return (
-            f"{{lowering_config = #iree_gpu.lowering_config<{{mma_kind = {kind}, "
-            f"promote_operands = {promoted}, subgroup_basis = {basis}}}>}}"
-        )
-
-    def virtual(k: int) -> str:
-        name = f"VMFMA_{mma.result}_{mma.m}x{mma.n}x{k}_{mma.operand}"
-        return f"#iree_gpu.virtual_mma_layout<{name}, col_major = true>"
-
-    plain = f"#iree_gpu.mma_layout<{config['mma']}, col_major = true>"
-    first = second = plain
-    if mma.operand == _OCP_F8.upper() or limits.family != "MFMA":
-        first = second = f"#iree_gpu.mma_layout<{config['mma']}>"
-    elif mma.operand == "F16":
-        # Two instructions for twice the k: the operands are then read 8 elements at a time.
-        first = virtual(2 * mma.k)
-    elif mma.operand == _F8.upper():
-        second = virtual(mma.k)
-    return Lowering(
-        config="#iree_gpu.lowering_config<{promote_operands = [0, 1, 2], "
-        f"reduction = {[*none, 0, 0, 0, config['tile_k']]}, "
-        f"workgroup = {[*ones, config['tile_m'], root.size('n'), 0, 0]}}}>",
-        translation=_translation(
-            "VectorDistribute",
-            waves,
-            limits.wave,
-            'iree_codegen.denormal_fp_math_f32 = #iree_codegen.denormal_fp_math<"preserve-sign">',
-            _waves(config),
-        ),
-        parts=f"{{pv_attrs = {gemm(second, '[1]', (m, n, k2))}, "
-        f"qk_attrs = {gemm(first, '[0, 1]', (m, k1, k2))}}}",
-    )
-
-
-def _translation(pipeline: str, waves: int, wave: int, *attributes: str) -> str:
-    return (
-        f"#iree_codegen.translation_info<pipeline = #iree_gpu.pipeline<{pipeline}> "
-        f"workgroup_size = [{waves * wave}, 1, 1] subgroup_size = {wave}, "
-        f"{{{', '.join(filter(None, attributes))}}}>"
-    )
-
-
-def _pipeline_options(config: Config, *, igemm: bool) -> str:
-    options = [
-        f"prefetch_num_stages = {config['stages']}",
-        f"no_reduce_shared_memory_bank_conflicts = {str(not config['pad_lds']).lower()}",
-        f"use_igemm_convolution = {str(igemm).lower()}",
-    ]
-    if config["transpose_grid"]:
-        options.append("reorder_workgroups_strategy = <Transpose>")
-    return f"gpu_pipeline_options = #iree_gpu.pipeline_options<{', '.join(options)}>"
-
-
-def _waves(config: Config) -> str:
-    count = config["waves_per_eu"]
-    return f'llvm_func_attrs = {{"amdgpu-waves-per-eu" = "{count}"}}' if count else ""
-
-
-_MOST_PADDING = 1.25
-_SMALL_TILE = 32
-
-
-def _padded(tile: str, values: tuple[int, ...], size: int) -> tuple[int, ...]:
-    """Return the values that divide a dim or pad it a little; small ones in any case, which threads
-    copy to shared memory without a rest."""
-    return tuple(
-        value
-        for value in values
-        if value <= _SMALL_TILE or math.ceil(size / value) * value <= _MOST_PADDING * size
-    )
-
-
-def _unaligned(root: Root, tiles: Mapping[str, int]) -> bool:
-    """Return whether a tile of a contraction does not divide its dim."""
-    if root.kind != "contraction":
-        return False
-    return any(root.size(dim) % tiles[f"tile_{dim}"] for dim in "mnk")
-
-
-def _dividing(tile: str, values: tuple[int, ...], size: int) -> tuple[int, ...]:
-    """Return the values that divide a dim: copies of operands are not masked."""
-    dividing = tuple(value for value in values if size % value == 0)
-    if not dividing:
-        dim = tile.removeprefix("tile_")
-        raise Unsupported(f"{dim}={size} of its root op is not a multiple of {values[0]}")
-    return dividing
-
-
-def _bytes(root: Root) -> int:
-    """Return the bytes per element of the operands."""
-    return root.bits(next(name for name in _OPERANDS if name in root.types)) // 8
-
 
 _TILES: Mapping[str, tuple[int, ...]] = {
     "tile_m": (8, 16, 32, 64, 128, 256),
@@ -483,6 +119,9 @@ class CpuTiles:
         if not root.prefix:
             listed |= {name: _clipped(v, _size(root, name)) for name, v in _CACHE.items()}
         return dict(listed)
+
+    def opt_in(self, root: Root) -> Mapping[str, tuple[ConfigValue, ...]]:
+        return {}
 
     def seeds(self, root: Root) -> Sequence[Config]:
         """Return the register tiles that a model of their tails ranks first, in two workgroup
@@ -630,8 +269,13 @@ def _ints(values: Sequence[ConfigValue]) -> list[int]:
     return [int(value) for value in values]
 
 
-_NHWC_LOOPS = "n, p, q, f, r, s, c"
-_NCHW_LOOPS = "n, f, p, q, c, r, s"
+# Loops of a named convolution, and how its operands are indexed; g are groups.
+_CONV_LOOPS: Mapping[tuple[str, bool], tuple[str, str, str]] = {
+    ("nhwc", False): ("n, p, q, f, r, s, c", "n, row, column, c", "f, r, s, c"),
+    ("nhwc", True): ("n, p, q, g, f, r, s, c", "n, row, column, g, c", "g, f, r, s, c"),
+    ("nchw", False): ("n, f, p, q, c, r, s", "n, c, row, column", "f, c, r, s"),
+    ("nchw", True): ("n, g, f, p, q, c, r, s", "n, g, c, row, column", "g, f, c, r, s"),
+}
 
 
 class Tiles(Protocol):
@@ -639,6 +283,9 @@ class Tiles(Protocol):
 
     def values(self, root: Root) -> Mapping[str, tuple[ConfigValue, ...]]:
         """Return the parameters with their values; raise Unsupported if there is nothing to try."""
+
+    def opt_in(self, root: Root) -> Mapping[str, tuple[ConfigValue, ...]]:
+        """Return the parameters that are searched only if a plan lists values."""
 
     def seeds(self, root: Root) -> Sequence[Config]:
         """Return combinations to begin with, first one that is rarely bad; their sizes need not be
@@ -679,6 +326,9 @@ def space(problem: Problem, form: Form, target: Target, *, seeded: bool = True) 
         default=seeds[0] if seeds else FrozenDict(),
         forbids=forbids,
         seeds=tuple(seeds[1:]),
+        opt_in={
+            r.prefix + name: values for r in root_ops for name, values in tiles.opt_in(r).items()
+        },
     )
 
 
@@ -760,19 +410,25 @@ def roots(problem: Problem, form: Form) -> tuple[Root, ...]:
     """Return the ops that dominate a problem's time; raise Unsupported if IREE's form of them is
     not known.
 
-    IREE folds away a loop of one iteration, and then the matcher's op no longer exists."""
+    IREE folds away a loop of one iteration, and then the matcher's op no longer exists: on a CPU,
+    of an attention and of im2col. It keeps those of a GEMM on a GPU."""
     if problem.op in ("gemm", "batched_gemm"):
         root_ops = _gemm_roots(problem)
+    elif problem.op == "conv" and form.im2col:
+        root_ops = _im2col_roots(problem)
+    elif problem.op == "conv" and not form.gpu and problem.dims["groups"] > 1:
+        raise Unsupported("kernelmark has no lowering configs for grouped convolutions on a CPU")
     elif problem.op == "conv":
-        root_ops = _im2col_roots(problem) if form.im2col else _conv_roots(problem)
+        root_ops = ((_folded_conv if form.gpu else _named_conv)(problem),)
     elif problem.op == "attention" and not form.gpu:
         root_ops = _two_gemm_roots(problem)
     elif problem.op == "attention":
         root_ops = _attention_roots(problem)
     else:
         raise Unsupported(f"kernelmark has no lowering configs for {problem.op}")
+    folds = not form.gpu or problem.op == "attention" or form.im2col
     for root in root_ops:
-        for loop, sizes in root.sizes.items():
+        for loop, sizes in root.sizes.items() if folds else ():
             if 1 in sizes:
                 raise Unsupported(
                     f"a loop of its root op has one iteration ({root.prefix + loop}): IREE"
@@ -830,69 +486,92 @@ def _contraction(
     prefix: str = "",
 ) -> Root:
     """Return the root op of a GEMM; `sizes` are batch (0: none), m, n and k."""
-    batch, m, n, k = sizes
-    lead = "b, " if batch else ""
+    lead = "b, " if sizes[0] else ""
     reads = (lead + ("k, i" if ta else "i, k"), lead + ("j, k" if tb else "k, j"), f"{lead}i, j")
+    loops = dict(zip("bijk", sizes, strict=True))
+    return _root({n: size for n, size in loops.items() if size}, reads, types, prefix=prefix)
+
+
+def _root(
+    loops: Mapping[str, int], reads: tuple[str, ...], types: Sequence[str], *, prefix: str = ""
+) -> Root:
+    """Return the root op over `loops`: a convolution if its left operand is read by windows."""
+    kind = "convolution" if "+" in reads[0] else "contraction"
+    listed = ", ".join(loops)
+    roles = loop_roles(kind, listed, reads)
+    names = ("batch", "m", "n", "k")
+    if kind == "convolution":
+        depth = ("depth",) if "depth" in roles.values() else ()
+        names = ("batch", "image", "channels", "filter", "terms", *depth)
     return Root(
-        kind="contraction",
+        kind=kind,
         types=dict(zip(("lhs_type", "rhs_type", "output_type"), types, strict=True)),
-        loops=f"{lead}i, j, k",
+        loops=listed,
         reads=reads,
-        sizes={"batch": (batch,) if batch else (), "m": (m,), "n": (n,), "k": (k,)},
+        sizes={n: tuple(loops[loop] for loop in loops if roles[loop] == n) for n in names},
         prefix=prefix,
     )
 
 
-def _conv_roots(problem: Problem) -> tuple[Root, ...]:
-    """Return the root of an nhwc convolution. With a 1 × 1 filter IREE converts it to the GEMM of
-    im2col, unless it has strides or padding."""
-    d, layout = problem.dims, problem.options["layout"]
-    if d["groups"] > 1:
-        raise Unsupported("kernelmark has no lowering configs for grouped convolutions")
-    if layout != "nhwc":
-        raise Unsupported(
-            f"kernelmark has no lowering configs for {problem.op} in the layout "
-            f"{layout}, but for nhwc"
-        )
-    if d["r"] * d["s"] == 1:
-        if output_size(problem) != (d["h"], d["w"]) or d["pad_h"] or d["pad_w"]:
-            raise Unsupported(
-                "kernelmark has no lowering configs for a 1 × 1 convolution with strides or padding"
-            )
-        return _im2col_roots(problem)
-    return (_named_conv(problem),)
-
-
 def _named_conv(problem: Problem) -> Root:
-    """Return the named op of a convolution without groups."""
+    """Return the named op of a convolution."""
+    return _conv_root(problem, _conv_sizes(problem))
+
+
+def _folded_conv(problem: Problem) -> Root:
+    """Return a convolution as IREE has it when it applies a spec to dispatches for a GPU: without
+    loops of one iteration. One with a single tap is a contraction of the pixels that its strides
+    leave; without strides, those that are adjacent in memory are one loop."""
+    d, sizes = problem.dims, _conv_sizes(problem)
+    if any(sizes[out] == 1 < sizes[tap] for out, tap in ("pr", "qs")):
+        raise Unsupported(
+            "kernelmark has no lowering configs for a convolution with a filter as tall or as wide"
+            " as its input"
+        )
+    sizes = {loop: size for loop, size in sizes.items() if size > 1}
+    steps = {"p": d["stride_h"], "q": d["stride_w"]}
+    if d["r"] * d["s"] == 1 and all(steps[loop] == 1 for loop in steps if loop in sizes):
+        pixels = "npq" if problem.options["layout"] == "nhwc" else "pq"
+        adjacent = [loop for loop in pixels if loop in sizes]
+        if adjacent:
+            sizes[adjacent[-1]] = math.prod(sizes.pop(loop) for loop in adjacent)
+    return _conv_root(problem, sizes)
+
+
+def _conv_sizes(problem: Problem) -> dict[str, int]:
+    """Return the iterations of every loop of a convolution."""
+    d, (p, q) = problem.dims, output_size(problem)
+    groups = d["groups"]
+    sizes = {"n": d["n"], "p": p, "q": q, "g": groups, "f": d["k"] // groups}
+    return sizes | {"r": d["r"], "s": d["s"], "c": d["c"] // groups}
+
+
+def _conv_root(problem: Problem, sizes: Mapping[str, int]) -> Root:
+    """Return the root op of a convolution over the loops in `sizes`."""
     d = problem.dims
-    row = _tap("p", "r", d["stride_h"], d["dilation_h"])
-    column = _tap("q", "s", d["stride_w"], d["dilation_w"])
-    x, acc = _type(problem, "x"), _type(problem, "acc")
-    if problem.options["layout"] == "nhwc":
-        loops, reads = _NHWC_LOOPS, (f"n, {row}, {column}, c", "f, r, s, c", "n, p, q, f")
-    else:
-        loops, reads = _NCHW_LOOPS, (f"n, c, {row}, {column}", "f, c, r, s", "n, f, p, q")
-    return Root(
-        kind="convolution",
-        types={"lhs_type": x, "rhs_type": x, "output_type": acc},
-        loops=loops,
-        reads=reads,
-        sizes={
-            "batch": (d["n"],),
-            "image": output_size(problem),
-            "channels": (d["k"],),
-            "filter": (d["r"], d["s"]),
-            "terms": (d["c"],),
-        },
-    )
+    loops, x, w = _CONV_LOOPS[str(problem.options["layout"]), d["groups"] > 1]
+    windows = {
+        "row": _window("p", "r", (d["stride_h"], d["dilation_h"]), sizes),
+        "column": _window("q", "s", (d["stride_w"], d["dilation_w"]), sizes),
+    }
+    kept = {loop: sizes[loop] for loop in loops.split(", ") if loop in sizes}
+
+    def read(operand: str) -> str:
+        parts = (windows.get(part, part if part in kept else "") for part in operand.split(", "))
+        return ", ".join(filter(None, parts))
+
+    result = ", ".join(loop for loop in kept if loop not in "rsc")
+    element, acc = _type(problem, "x"), _type(problem, "acc")
+    return _root(kept, (read(x), read(w), result), (element, element, acc))
 
 
-def _tap(out: str, filter_loop: str, stride: int, dilation: int) -> str:
-    def times(name: str, factor: int) -> str:
-        return name if factor == 1 else f"{name} * {factor}"
-
-    return f"{times(out, stride)} + {times(filter_loop, dilation)}"
+def _window(out: str, tap: str, steps: tuple[int, int], loops: Container[str]) -> str:
+    """Return the index of a row or column by the loops that there are, "" for none; without taps,
+    strides are applied before."""
+    if tap not in loops:
+        return out if out in loops else ""
+    pairs = zip((out, tap), steps, strict=True)
+    return " + ".join(name if factor == 1 else f"{name} * {factor}" for name, factor in pairs)
 
 
 def _attention_roots(problem: Problem) -> tuple[Root, ...]:

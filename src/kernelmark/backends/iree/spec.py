@@ -12,6 +12,7 @@ replaces named convolutions by GEMMs, and marks the GEMMs whose operands are to 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
@@ -20,8 +21,26 @@ from dataclasses import dataclass, field
 
 from kernelmark.core.dtype import dtype
 from kernelmark.core.errors import UsageError
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.kernels.mlir.base import DTYPE_OF, affine_map
 
+# The role of a loop in a matcher, by whether the left operand, the right one and the result are
+# indexed by it. In a window of a convolution, p + r for example, p is `image` and r `filter`.
+_ROLES: Mapping[str, Mapping[tuple[bool, bool, bool], str]] = {
+    "contraction": {
+        (True, True, True): "batch",
+        (True, False, True): "m",
+        (False, True, True): "n",
+        (True, True, False): "k",
+    },
+    "convolution": {
+        (True, True, True): "depth",
+        (True, False, True): "batch",
+        (False, True, True): "channels",
+        (True, True, False): "terms",
+    },
+}
+_IN_WINDOW = {"batch": "image", "terms": "filter"}
 _ANY = "!transform.any_op"
 _PARAM = "!transform.any_param"
 _SIZES = "!transform.param<i64>"
@@ -90,6 +109,17 @@ class Root:
         return dtype(DTYPE_OF[self.types[operand]]).bits
 
     @property
+    def roles(self) -> Mapping[str, str]:
+        """Return the role of each loop of a contraction or convolution, a key of `sizes`."""
+        return loop_roles(self.kind, self.loops, self.reads)
+
+    @property
+    def iterations(self) -> Mapping[str, int]:
+        """Return the iterations of each loop of a contraction or convolution."""
+        sizes = {role: iter(values) for role, values in self.sizes.items()}
+        return {loop: next(sizes[role]) for loop, role in self.roles.items()}
+
+    @property
     def maps(self) -> tuple[str, ...]:
         return tuple(affine_map(self.loops, read) for read in self.reads)
 
@@ -148,6 +178,19 @@ class Root:
             f"}} : ({_ANY}) -> (!transform.any_value, !transform.any_value)",
         ]
         return "\n".join(f"    {line}" for line in lines)
+
+
+@functools.cache
+def loop_roles(kind: str, loops: str, reads: tuple[str, ...]) -> Mapping[str, str]:
+    """Return the role of each loop of a contraction or convolution in its matcher."""
+    names = [set(re.findall(r"[a-z]+", read)) for read in reads]
+    windows = {name for part in reads[0].split(", ") if "+" in part for name in part.split()}
+    roles = {}
+    for loop in loops.split(", "):
+        left, right, result = (loop in read for read in names)
+        role = _ROLES[kind][left, right, result]
+        roles[loop] = _IN_WINDOW.get(role, role) if loop in windows else role
+    return FrozenDict(roles)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -151,11 +151,13 @@ class Form:
     """Which of several equivalent forms of an op to write.
 
     `gpu` selects the forms that GPU code generation expects. `im2col` writes a convolution as a
-    GEMM. `dynamic` names the dims that are dynamic for the compiler; `text` gets them as `Size` in
+    GEMM. `named` keeps the named op of a convolution that would be written as a contraction for a
+    GPU. `dynamic` names the dims that are dynamic for the compiler; `text` gets them as `Size` in
     the problem and its tensors.
     """
 
     gpu: bool = False
+    named: bool = False
     im2col: bool = False
     dynamic: tuple[str, ...] = ()
 

@@ -605,7 +605,7 @@ class MlirConv(MlirSource):
         x = _padded(graph, problem, graph.inputs["x"])
         if form.im2col and problem.dims["groups"] == 1:
             summed = _im2col(graph, problem, x, None)
-        elif form.gpu and _one_tap(problem) and not _nhwc(problem):
+        elif form.gpu and not form.named and _one_tap(problem) and not _nhwc(problem):
             summed = _contracted(graph, problem, x)
         else:
             summed = _direct(graph, problem, x)

@@ -29,7 +29,7 @@ import re
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -93,28 +93,64 @@ class Node:
         return [info for info in self.infos if info.kind in _GPUS]
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Entry:
+    """A worker in a holder, or why it could not be started; None before and after."""
+
+    worker: WorkerProcess | Loss | None = None
+    turn: int = 0  # of the next call
+    is_closed: bool = False
+    changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+    activity: asyncio.Event = field(default_factory=asyncio.Event)
+
+
 class Holder:
     """An actor that holds the worker processes of one device, or of one compiler with a cache
     folder of its own. All calls run in the thread of its event loop, as workers require."""
 
     def __init__(self, *, own_cache: bool = False) -> None:
-        self._workers: dict[int, WorkerProcess | Loss] = {}
-        self._activity: dict[int, asyncio.Event] = {}
+        self._entries: defaultdict[int, _Entry] = defaultdict(_Entry)
         self._cache = tempfile.TemporaryDirectory(prefix="kernelmark-") if own_cache else None
         self._sent: set[Path] = set()
 
     async def describe(self, kind: str, index: int) -> tuple[DeviceInfo, str]:
         """Return the device and its index on the node. Of GPUs, Ray assigned one, which is the only
         visible one."""
+        if kind not in _GPUS:
+            return _infos(kind)[index], str(index)
         import ray
 
-        assigned = [str(number) for number in ray.get_gpu_ids()]
-        infos = _infos(kind)
-        if kind not in _GPUS:
-            return infos[index], str(index)
-        return infos[0], assigned[0]
+        return _infos(kind)[0], str(ray.get_gpu_ids()[0])
 
-    async def start(self, number: int, spec: WorkerSpec, uuid: str = "") -> None:
+    async def messages(self, number: int) -> list[Message | Loss]:
+        """Wait for messages of a worker, and return them; [] if it was closed meanwhile."""
+        entry = self._entries[number]
+        while not entry.is_closed:
+            await entry.activity.wait()
+            entry.activity.clear()
+            if isinstance(worker := entry.worker, Loss):
+                return [worker]
+            if worker is not None:
+                items = worker.messages()
+                if not (items and isinstance(items[-1], Loss)):
+                    self._watch(worker, entry.activity)
+                if items:
+                    return [self._prepared(item) for item in items]
+        return []
+
+    async def call(self, number: int, turn: int, action: str, *arguments: Any) -> Any:
+        """Do what `action` names with a worker. Ray may begin the calls of a caller in another
+        order, so each waits for its turn."""
+        entry = self._entries[number]
+        async with entry.changed:
+            await entry.changed.wait_for(lambda: entry.turn == turn)
+            try:
+                return getattr(self, f"_{action}")(entry, *arguments)
+            finally:
+                entry.turn += 1
+                entry.changed.notify_all()
+
+    def _start(self, entry: _Entry, spec: WorkerSpec, uuid: str) -> None:
         """Start a worker, unless this holder has another device than the one with this UUID."""
         variables = dict(spec.variables)
         if self._cache is not None:
@@ -125,55 +161,35 @@ class Holder:
         try:
             if uuid and uuid not in {info.uuid for info in _infos(spec.device.partition(":")[0])}:
                 raise OSError("Ray assigned another GPU")
-            worker = self._workers[number] = LocalWorkers().start(spec)
+            entry.worker = worker = LocalWorkers().start(spec)
         except OSError as error:
             reason = Reason(f"cannot start {spec.python}: {error}")
-            self._workers[number] = Loss(status=Status.CRASHED, error=reason)
-            return
-        self._activity[number] = asyncio.Event()
-        self._watch(worker, self._activity[number])
+            entry.worker = Loss(status=Status.CRASHED, error=reason)
+            entry.activity.set()
+        else:
+            self._watch(worker, entry.activity)
 
-    async def send(self, number: int, request: Message, files: Files | None = None) -> None:
+    def _send(self, entry: _Entry, request: Message, files: Files | None) -> None:
         """Send a request, after adding files to the cache."""
         if files:
             unpack(files, cache_root())
-        worker = self._workers.get(number)
-        if isinstance(worker, WorkerProcess):
-            worker.send(request)
+        if isinstance(entry.worker, WorkerProcess):
+            entry.worker.send(request)
 
-    async def messages(self, number: int) -> list[Message | Loss]:
-        """Wait for messages of a worker, and return them; [] if it was closed meanwhile."""
-        while (worker := self._workers.get(number)) is not None:
-            if isinstance(worker, Loss):
-                return [worker]
-            activity = self._activity[number]
-            await activity.wait()
-            if number not in self._workers:
-                break
-            activity.clear()
-            if items := worker.messages():
-                if isinstance(items[-1], Loss):
-                    self._unwatch(worker)
-                else:
-                    self._watch(worker, activity)
-                return [self._prepared(item) for item in items]
-            self._watch(worker, activity)
-        return []
+    def _dump_stacks(self, entry: _Entry) -> None:
+        if isinstance(entry.worker, WorkerProcess):
+            entry.worker.dump_stacks()
 
-    async def dump_stacks(self, number: int) -> None:
-        if isinstance(worker := self._workers.get(number), WorkerProcess):
-            worker.dump_stacks()
-
-    async def with_tail(self, number: int, reason: Reason) -> Reason:
-        worker = self._workers.get(number)
+    def _with_tail(self, entry: _Entry, reason: Reason) -> Reason:
+        worker = entry.worker
         return worker.with_tail(reason) if isinstance(worker, WorkerProcess) else reason
 
-    async def close(self, number: int, *, gently: bool = False) -> None:
+    def _close(self, entry: _Entry, gently: bool) -> None:  # noqa: FBT001
         """End a worker; `gently` lets it exit by itself."""
-        worker = self._workers.pop(number, None)
+        worker, entry.worker, entry.is_closed = entry.worker, None, True
+        entry.activity.set()
         if isinstance(worker, WorkerProcess):
             self._unwatch(worker)
-            self._activity.pop(number).set()
             if gently:
                 worker.stop()
             worker.close()
@@ -242,24 +258,25 @@ class RayWorker:
     """A worker in a holder. No method waits for the network, except for the last words of a worker
     whose time is up."""
 
-    def __init__(self, spec: WorkerSpec, cluster: Cluster, holder: _Held) -> None:
+    def __init__(self, spec: WorkerSpec, cluster: Cluster, held: _Held) -> None:
         self.spec = spec
         self.ready = False
         self.alive = True
-        self.number = next(_NUMBERS)
-        self.kernel = ""  # whose compilation was requested
+        self._number = next(_NUMBERS)
+        self._turns = itertools.count()
+        self._kernel = ""  # whose compilation was requested
         self._cluster = cluster
-        self._held = holder
+        self._held = held
         self._pending: Any = None  # the call whose reply will have messages
+        self._is_ended = False
 
     def start(self, spec: WorkerSpec, uuid: str) -> None:
-        self._held.actor.start.remote(self.number, spec, uuid)
-        self.fetch()
+        self._call("start", spec, uuid)
 
-    def fetch(self) -> Any:
-        """Return the pending call for messages; make it if there is none."""
+    def pending(self) -> Any:
+        """Return the call whose reply will have messages; None after the last one."""
         if self._pending is None and self.alive:
-            self._pending = self._held.actor.messages.remote(self.number)
+            self._pending = self._held.actor.messages.remote(self._number)
         return self._pending
 
     def take(self, items: Sequence[Message | Loss] | Exception) -> Iterator[Message | Loss]:
@@ -278,25 +295,24 @@ class RayWorker:
                 if "at" in item:
                     item = {**item, "at": time.monotonic() - float(item["at"])}
                 if files := item.pop("files", None):
-                    self._cluster.kernels[self.kernel] = self._cluster.put(files)
+                    self._cluster.kernels[self._kernel] = self._cluster.put(files)
                 self.ready = self.ready or item["kind"] == "ready"
             yield item
 
     def send(self, request: Message) -> None:
         files = None
         if request["kind"] == "compile":
-            self.kernel = _kernel(request["case"])
+            self._kernel = _kernel(request["case"])
         elif request["kind"] == "measure":
             files = self._cluster.kernels.pop(_kernel(request["case"]), None)
-        self._held.actor.send.remote(self.number, request, files)
+        self._call("send", request, files)
 
     def dump_stacks(self) -> None:
-        self._held.actor.dump_stacks.remote(self.number)
+        self._call("dump_stacks")
 
     def with_tail(self, reason: Reason) -> Reason:
-        answer = self._held.actor.with_tail.remote(self.number, reason)
-        result = self._cluster.get(answer, _ANSWER_S)
-        return reason if isinstance(result, Exception) else result
+        answer = self._cluster.get(self._call("with_tail", reason), _ANSWER_S)
+        return reason if isinstance(answer, Exception) else answer
 
     def stop(self) -> None:
         self._end(gently=True)
@@ -305,11 +321,14 @@ class RayWorker:
         self._end(gently=False)
 
     def _end(self, *, gently: bool) -> None:
-        if not self._held.is_dead:
-            self._held.actor.close.remote(self.number, gently=gently)
-        self.alive, self._pending = False, None
         if self._held.is_compiler:
             self._cluster.kill(self._held)
+        elif not (self._held.is_dead or self._is_ended):
+            self._call("close", gently)
+        self.alive, self._pending, self._is_ended = False, None, True
+
+    def _call(self, action: str, *arguments: Any) -> Any:
+        return self._held.actor.call.remote(self._number, next(self._turns), action, *arguments)
 
 
 def _kernel(case: Mapping[str, Any]) -> str:
@@ -358,7 +377,7 @@ class RayWorkers:
         self, workers: Sequence[RayWorker], timeout_s: float | None
     ) -> list[tuple[RayWorker, Message | Loss]]:
         """Wait up to `timeout_s` seconds for messages, and return those of all `workers`."""
-        pending = {call: worker for worker in workers if (call := worker.fetch()) is not None}
+        pending = {call: worker for worker in workers if (call := worker.pending()) is not None}
         done = self._cluster.wait(list(pending), timeout_s)
         return [
             (pending[call], item)

@@ -157,7 +157,8 @@ class Holder:
             variables |= {"KERNELMARK_CACHE": self._cache.name, "TRITON_CACHE_DIR": ""}
         spec = dataclasses.replace(spec, python=spec.python or sys.executable, variables=variables)
         with contextlib.suppress(OSError):  # only root may; `kmark doctor --ray` reports it
-            os.setpriority(os.PRIO_PROCESS, 0, 0)  # of this thread, which its children inherit
+            # Of this thread, which its children inherit.
+            os.setpriority(os.PRIO_PROCESS, 0, min(0, os.getpriority(os.PRIO_PROCESS, 0)))
         try:
             if uuid and uuid not in {info.uuid for info in _infos(spec.device.partition(":")[0])}:
                 raise OSError("Ray assigned another GPU")
@@ -667,8 +668,8 @@ class RayPlace:
 
 
 def connected(address: str) -> Any:
-    """Connect to a Ray cluster, and return the module. `ray` is the cluster of $RAY_ADDRESS, or one
-    that runs on this machine, or else a new one on it."""
+    """Connect to a Ray cluster, and return the module. `ray` is the cluster of $RAY_ADDRESS, or a
+    new one on this machine; `auto` is one that runs on it."""
     if importlib.util.find_spec("ray") is None:
         raise UsageError("Ray is not installed", hint=_INSTALL)
     import ray
@@ -676,15 +677,10 @@ def connected(address: str) -> Any:
     how = {"log_to_driver": False, "logging_level": "ERROR", "namespace": NAMESPACE}
     os.environ.setdefault(*NICENESS)
     try:
-        if address != "ray":
-            ray.init(address=address, **how)
+        if address == "ray" and "RAY_ADDRESS" not in os.environ:
+            ray.init(address="local", include_dashboard=False, **how)
         else:
-            try:
-                ray.init(address=os.environ.get("RAY_ADDRESS", "auto"), **how)
-            except ConnectionError:
-                if "RAY_ADDRESS" in os.environ:
-                    raise
-                ray.init(include_dashboard=False, **how)
+            ray.init(address=os.environ["RAY_ADDRESS"] if address == "ray" else address, **how)
     except ImportError as error:
         raise UsageError(f"Ray cannot connect: {error}", hint='pip install "ray[client]"') from None
     except (ConnectionError, RuntimeError, ValueError) as error:
@@ -763,9 +759,7 @@ def _node(node: Node, report: Mapping[str, Any] | Exception, names: Sequence[str
 
 
 def open_place(runner: str, tell: Callable[[str], object]) -> RayPlace:
-    """Return the cluster that `--runner` names: ray, ray://HOST:PORT or HOST:PORT."""
-    if runner != "ray" and ":" not in runner:
-        raise UsageError(
-            f"{runner!r} is not a runner", hint="known: local, ray, ray://HOST:PORT, HOST:PORT"
-        )
+    """Return the cluster that `--runner` names: ray, auto, ray://HOST:PORT or HOST:PORT."""
+    if runner not in ("ray", "auto") and ":" not in runner:
+        raise UsageError(f"{runner!r} is not a runner", hint="known: local, ray, auto, HOST:PORT")
     return RayPlace(Cluster(runner), tell)

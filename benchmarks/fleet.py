@@ -12,8 +12,6 @@ watched by the same code as real workers. What is measured is the scheduling.
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import itertools
 import json
 import os
 import random
@@ -23,7 +21,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from kernelmark import ops
 from kernelmark.core import codec
 from kernelmark.core.environment import Environment

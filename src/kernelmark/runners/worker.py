@@ -135,7 +135,7 @@ class Server:
     def send_phase(self, phase: str, **more: object) -> None:
         self.send("phase", phase=phase, at=time.monotonic(), **more)
 
-    def _send_waiting(self, holder: str) -> None:
+    def send_waiting(self, holder: str) -> None:
         self.send_phase("waiting", holder=holder)
 
     def serve(self, request: Message) -> None:
@@ -173,7 +173,7 @@ class Server:
         device = self.opened
         if not isinstance(device, Device):
             raise UsageError("this worker only compiles")
-        with hold_lock(self.info, self._send_waiting):
+        with hold_lock(self.info, self.send_waiting):
             if len(cases) > 1:
                 results = execute_in_turns(cases, device, self.send_phase)
             else:
@@ -205,7 +205,7 @@ class Server:
 
         with contextlib.ExitStack() as stack:
             if self.info.kind == "cpu":
-                stack.enter_context(hold_lock(self.info, self._send_waiting, shared=True))
+                stack.enter_context(hold_lock(self.info, self.send_waiting, shared=True))
             self.send_phase("compile")
             status, error, seconds, kernel = compile_ahead(case, self.info)
         self.send(

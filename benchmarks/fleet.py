@@ -12,14 +12,22 @@ watched by the same code as real workers. What is measured is the scheduling.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import json
 import os
 import random
+import signal
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from kernelmark import ops
 from kernelmark.core import codec
@@ -30,6 +38,7 @@ from kernelmark.runners import places
 from kernelmark.runners.events import CaseFinished
 from kernelmark.runners.local import LocalRunner
 from kernelmark.runners.protocol import PROTOCOL
+from kernelmark.stats.outliers import find_slow
 from kernelmark.testing.stores import measured
 from kernelmark_dev import evidence
 
@@ -104,8 +113,8 @@ def measure_makespans(options: argparse.Namespace) -> tuple[Bars, dict[str, Any]
     print("ray", figures["ray"], flush=True)
     return [
         (
-            f"{count} devices, {total} cases of {case_s:g} s ± 50 %, {where}: ≥ {EFFICIENCY:.0%} of "
-            "the ideal makespan",
+            f"{count} devices, {total} cases of {case_s:g} s ± 50 %, {where}: "
+            f"≥ {EFFICIENCY:.0%} of the ideal makespan",
             f"{figures[where]['efficiency']:.1%} ({figures[where]['took_s']:g} s)",
             figures[where]["efficiency"] >= EFFICIENCY,
         )
@@ -113,12 +122,215 @@ def measure_makespans(options: argparse.Namespace) -> tuple[Bars, dict[str, Any]
     ], figures
 
 
+# Kills of each kind in a campaign. A head takes its nodes with it.
+KILLS = {"worker": 50, "actor": 35, "node": 10, "command": 10, "head": 3}
+CHAOS_CASES, CHAOS_CASE_S, CHAOS_DEVICES = 300, 0.5, 2
+RUN = "chaos-{}"
+
+
+def chaos_command(store: str, address: str, run_id: str, count: int) -> int:
+    """Run the cases into a store, or resume the run if it is there: the command that is killed."""
+    from kernelmark.core.errors import KernelmarkError
+    from kernelmark.core.result import Run, RunState
+    from kernelmark.runners.ray import open_place
+    from kernelmark.runners.session import run_cases
+    from kernelmark.stores import open_store
+
+    cases = sleeping_cases(count, CHAOS_CASE_S)
+    with open_store(store) as opened, places.at(open_place(address, print)):
+        known = {run.id: run for run in opened.runs()}
+        run = known.get(run_id) or Run(id=run_id, started=time.time(), environment=Environment())
+        runner = LocalRunner(["fake"], jobs=0, python=SLEEPER)
+        try:
+            is_again = run_id in known
+            done = run_cases(run=run, cases=cases, runner=runner, store=opened, resume=is_again)
+        except KernelmarkError as error:
+            print(error, flush=True)
+            return 2
+        return 0 if done.run.state is RunState.DONE else 130
+
+
+class Chaos:
+    """A cluster, a command that runs on it, and the processes to kill."""
+
+    def __init__(self, store: str, seed: int) -> None:
+        self.store = store
+        self.draw = random.Random(seed)
+        self.killed: Counter[str] = Counter()
+        self.ended_itself = 0  # commands that noticed the loss of their head
+        self.start_cluster()
+
+    def start_cluster(self) -> None:
+        from ray.cluster_utils import Cluster
+
+        head = {"num_cpus": 1, "include_dashboard": False}
+        self.cluster = Cluster(initialize_head=True, head_node_args=head)
+        self.nodes = [self.cluster.add_node(num_cpus=1) for _ in range(2)]
+
+    def start_command(self, run_id: str, count: int) -> None:
+        words = [self.store, self.cluster.address, run_id, str(count)]
+        command = [sys.executable, __file__, "command", *words]
+        self.command = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+
+    def children(self, generation: int) -> list[int]:
+        """Return the actors (1) or their workers (2) of the cluster's nodes."""
+        nodes = [self.cluster.head_node, *self.nodes]
+        pids = {node.all_processes["raylet"][0].process.pid for node in nodes}
+        for _ in range(generation):
+            pids = {pid for pid, parent, name in processes() if parent in pids and is_victim(name)}
+        return sorted(pids)
+
+    def kill(self, kind: str) -> None:
+        if kind in ("worker", "actor"):
+            if not (pids := self.children(1 if kind == "actor" else 2)):
+                return
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.draw.choice(pids), signal.SIGKILL)
+        elif kind == "node":
+            node = self.nodes.pop(self.draw.randrange(len(self.nodes)))
+            self.cluster.remove_node(node, allow_graceful=False)
+            self.nodes.append(self.cluster.add_node(num_cpus=1))
+        elif kind == "command":
+            self.command.kill()
+        else:
+            self.cluster.shutdown()
+            try:
+                self.command.wait(120)
+                self.ended_itself += 1
+            except subprocess.TimeoutExpired:
+                self.command.kill()
+            self.start_cluster()
+        self.killed[kind] += 1
+
+
+def is_victim(name: str) -> bool:
+    return "ray::Holder" in name or "sleeper.py" in name
+
+
+def processes() -> Iterator[tuple[int, int, str]]:
+    """Yield PID, parent and command line of every process."""
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            line = (path / "cmdline").read_bytes().replace(b"\0", b" ")
+            yield int(path.name), parent, line.decode(errors="replace")
+
+
+def measure_chaos(options: argparse.Namespace) -> tuple[Bars, dict[str, Any]]:
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    use_sleepers(CHAOS_DEVICES)
+    wanted = Counter(dict.fromkeys(KILLS, 1) if options.quick else KILLS)
+    cases = {case.id for case in sleeping_cases(CHAOS_CASES, CHAOS_CASE_S)}
+    with tempfile.TemporaryDirectory() as folder:
+        chaos = Chaos(f"{folder}/store.sqlite", seed=1)
+        runs: list[dict[str, Any]] = []
+        try:
+            while left := wanted - chaos.killed:
+                runs.append(chaotic_run(chaos, RUN.format(len(runs)), left, len(cases)))
+                runs[-1] |= counted_results(chaos.store, RUN.format(len(runs) - 1), cases)
+                print(runs[-1], dict(chaos.killed), flush=True)
+        finally:
+            chaos.command.kill()
+            chaos.cluster.shutdown()
+    kills = sum(chaos.killed.values())
+    wrong = sum(run["missing"] + run["twice"] for run in runs)
+    return [
+        (
+            "workers, actors, nodes, commands and heads killed at random ≥ 100 times: every case "
+            "has exactly one result after --resume",
+            f"{kills} kills in {len(runs)} runs of {len(cases)} cases: {wrong} missing or twice",
+            kills >= 100 and not wrong,
+        )
+    ], {"killed": dict(chaos.killed), "noticed_head": chaos.ended_itself, "runs": runs}
+
+
+def chaotic_run(chaos: Chaos, run_id: str, left: Counter[str], count: int) -> dict[str, Any]:
+    """Run the command, and again until it ends by itself, while processes are killed."""
+    starts = 0
+    while True:
+        starts += 1
+        chaos.start_command(run_id, count)
+        code: int | None = None
+        while (code := chaos.command.poll()) is None:
+            time.sleep(chaos.draw.uniform(0.2, 1.5))
+            kinds = list((left - chaos.killed).elements()) if left - chaos.killed else []
+            if kinds and chaos.children(2):
+                chaos.kill(chaos.draw.choice(kinds))
+        if code == 0:
+            return {"run": run_id, "starts": starts}
+
+
+def counted_results(store: str, run_id: str, cases: set[str]) -> dict[str, Any]:
+    from kernelmark.stores import open_store
+
+    with open_store(store, readonly=True) as opened:
+        results = opened.result_set(run_id).results
+    times = Counter(result.case.id for result in results)
+    return {
+        "missing": len(cases - times.keys()),
+        "twice": sum(number > 1 for number in times.values()),
+        "statuses": dict(Counter(str(result.status) for result in results)),
+    }
+
+
+PLANTED, SPREADS, FLEETS, FOUND, FALSE = 0.05, (0.003, 0.005, 0.007, 0.01), 4000, 0.99, 0.01
+# Spread of a fleet for which the bar is: GPUs of a model differ by about this much.
+SPREAD = 0.005
+
+
+def measure_outliers(options: argparse.Namespace) -> tuple[Bars, dict[str, Any]]:
+    fleets, draw = 200 if options.quick else FLEETS, np.random.default_rng(1)
+    rows = []
+    for spread, tails in itertools.product(SPREADS, ("normal", "t5")):
+        found = alarms = others = 0
+        for _ in range(fleets):
+            noise = draw.standard_normal(DEVICES)
+            if tails == "t5":
+                noise = draw.standard_t(5, DEVICES) * (3 / 5) ** 0.5
+            values = 100 * np.exp(spread * noise)
+            alarms += bool(find_slow(values, higher_is_better=True).slow)
+            values[0] *= 1 - PLANTED
+            slow = set(find_slow(values, higher_is_better=True).slow)
+            found, others = found + (0 in slow), others + bool(slow - {0})
+        rows.append(
+            {
+                "spread": spread,
+                "tails": tails,
+                "found": found / fleets,
+                "fleets_with_false_alarm": alarms / fleets,
+                "others_beside_planted": others / fleets,
+            }
+        )
+        print(rows[-1], flush=True)
+    row = next(r for r in rows if (r["spread"], r["tails"]) == (SPREAD, "normal"))
+    worst = max(r["fleets_with_false_alarm"] for r in rows if r["tails"] == "normal")
+    return [
+        (
+            f"one of {DEVICES} devices {PLANTED:.0%} slow, spread {SPREAD:.1%}: "
+            f"found in ≥ {FOUND:.0%}",
+            f"{row['found']:.2%} of {fleets} fleets",
+            row["found"] >= FOUND,
+        ),
+        (
+            f"fleets of {DEVICES} normal devices with any false alarm: ≤ {FALSE:.0%}",
+            f"{worst:.2%} at the worst of {len(SPREADS)} spreads",
+            worst <= FALSE,
+        ),
+    ], {"rows": rows, "fleets": fleets}
+
+
 PARTS: dict[str, tuple[str, Callable[[argparse.Namespace], tuple[Bars, dict[str, Any]]]]] = {
-    "makespan": ("Many devices and cases: makespan", measure_makespans)
+    "makespan": ("Many devices and cases: makespan", measure_makespans),
+    "chaos": ("Processes of a fleet killed at random", measure_chaos),
+    "outliers": ("The slow device of a fleet", measure_outliers),
 }
 
 
 def main() -> int:
+    if sys.argv[1:2] == ["command"]:
+        return chaos_command(*sys.argv[2:5], int(sys.argv[5]))
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("part", choices=PARTS)
     parser.add_argument("-o", "--output", type=Path)

@@ -26,6 +26,7 @@ import json
 import os
 import platform
 import re
+import socket
 import sys
 import tempfile
 import time
@@ -56,7 +57,9 @@ NICENESS = "RAY_worker_niceness", "0"
 _INSTALL = 'pip install "kernelmark[ray]"'
 # A GPU that Ray counts; other kinds of devices are not a resource of Ray.
 _GPUS = ("cuda", "hip")
+_START = "start one: kmark ray up; or look at it: ray status"
 _INSPECT_S = 60.0
+_CONNECT_S = 10.0
 _PATIENCE_S = 10.0  # before a wait for devices is reported
 _ANSWER_S = 5.0  # for the last words of a worker whose time is up
 _MOST_COMPILERS = 64
@@ -674,6 +677,13 @@ def connected(address: str) -> Any:
         raise UsageError("Ray is not installed", hint=_INSTALL)
     import ray
 
+    if match := re.search(r"([^/:]+):(\d+)$", address):
+        try:  # Ray would try for minutes
+            socket.create_connection((match[1], int(match[2])), _CONNECT_S).close()
+        except OSError as error:
+            raise UsageError(
+                f"no Ray cluster answers at {address}: {error.strerror or error}", hint=_START
+            ) from None
     how = {"log_to_driver": False, "logging_level": "ERROR", "namespace": NAMESPACE}
     os.environ.setdefault(*NICENESS)
     try:
@@ -687,8 +697,7 @@ def connected(address: str) -> Any:
         # A version mismatch is a RuntimeError.
         first = str(error).strip().splitlines()
         raise UsageError(
-            f"cannot connect to the Ray cluster {address}: {' '.join(first[:4])}",
-            hint="start one (kmark ray up, or ray start --head), or see ray status",
+            f"cannot connect to the Ray cluster {address}: {' '.join(first[:4])}", hint=_START
         ) from None
     return ray
 

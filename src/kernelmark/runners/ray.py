@@ -54,7 +54,7 @@ NAMESPACE = "kernelmark"
 # Ray starts its processes at nice 15. A worker that launches kernels would lose its core to any
 # other process. Only `ray start` can change that; root can undo it.
 NICENESS = "RAY_worker_niceness", "0"
-_INSTALL = 'pip install "kernelmark[ray]"'
+INSTALL = 'pip install "kernelmark[ray]"'
 # A GPU that Ray counts; other kinds of devices are not a resource of Ray.
 _GPUS = ("cuda", "hip")
 _START = "start one: kmark ray up; or look at it: ray status"
@@ -674,7 +674,7 @@ def connected(address: str) -> Any:
     """Connect to a Ray cluster, and return the module. `ray` is the cluster of $RAY_ADDRESS, or a
     new one on this machine; `auto` is one that runs on it."""
     if importlib.util.find_spec("ray") is None:
-        raise UsageError("Ray is not installed", hint=_INSTALL)
+        raise UsageError("Ray is not installed", hint=INSTALL)
     import ray
 
     if match := re.search(r"([^/:]+):(\d+)$", address):

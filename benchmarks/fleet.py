@@ -233,7 +233,7 @@ def processes() -> Iterator[tuple[int, int, str]]:
 
 
 def measure_chaos(options: argparse.Namespace) -> tuple[Bars, dict[str, Any]]:
-    os.environ |= {"RAY_worker_niceness": "0", "RAY_raylet_start_wait_time_s": "180"}
+    os.environ |= {"RAY_worker_niceness": "0", "RAY_raylet_start_wait_time_s": "180"}  # on a busy machine
     use_sleepers(CHAOS_DEVICES)
     wanted = Counter(dict.fromkeys(KILLS, 1) if options.quick else KILLS)
     cases = {case.id for case in sleeping_cases(CHAOS_CASES, CHAOS_CASE_S)}

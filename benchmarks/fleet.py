@@ -233,7 +233,10 @@ def processes() -> Iterator[tuple[int, int, str]]:
 
 
 def measure_chaos(options: argparse.Namespace) -> tuple[Bars, dict[str, Any]]:
-    os.environ |= {"RAY_worker_niceness": "0", "RAY_raylet_start_wait_time_s": "180"}  # on a busy machine
+    os.environ |= {
+        "RAY_worker_niceness": "0",
+        "RAY_raylet_start_wait_time_s": "180",
+    }  # on a busy machine
     use_sleepers(CHAOS_DEVICES)
     wanted = Counter(dict.fromkeys(KILLS, 1) if options.quick else KILLS)
     cases = {case.id for case in sleeping_cases(CHAOS_CASES, CHAOS_CASE_S)}
@@ -241,8 +244,8 @@ def measure_chaos(options: argparse.Namespace) -> tuple[Bars, dict[str, Any]]:
         chaos = Chaos(f"{folder}/store.sqlite", seed=1)
         runs: list[dict[str, Any]] = []
         try:
-            while left := wanted - chaos.killed:
-                runs.append(chaotic_run(chaos, RUN.format(len(runs)), left, len(cases)))
+            while wanted - chaos.killed:
+                runs.append(chaotic_run(chaos, RUN.format(len(runs)), wanted, len(cases)))
                 runs[-1] |= counted_results(chaos.store, RUN.format(len(runs) - 1), cases)
                 print(runs[-1], dict(chaos.killed), flush=True)
         finally:
@@ -260,7 +263,7 @@ def measure_chaos(options: argparse.Namespace) -> tuple[Bars, dict[str, Any]]:
     ], {"killed": dict(chaos.killed), "noticed_head": chaos.ended_itself, "runs": runs}
 
 
-def chaotic_run(chaos: Chaos, run_id: str, left: Counter[str], count: int) -> dict[str, Any]:
+def chaotic_run(chaos: Chaos, run_id: str, wanted: Counter[str], count: int) -> dict[str, Any]:
     """Run the command, and again until it ends by itself, while processes are killed."""
     starts = 0
     while True:
@@ -269,7 +272,7 @@ def chaotic_run(chaos: Chaos, run_id: str, left: Counter[str], count: int) -> di
         code: int | None = None
         while (code := chaos.command.poll()) is None:
             time.sleep(chaos.draw.uniform(0.2, 1.5))
-            kinds = list((left - chaos.killed).elements()) if left - chaos.killed else []
+            kinds = list((wanted - chaos.killed).elements())
             if kinds and chaos.children(2):
                 chaos.kill(chaos.draw.choice(kinds))
         if code == 0:

@@ -329,7 +329,7 @@ class Dispatch:
 
     def _give_up(self) -> None:
         first = self._pool.devices[0]
-        if any(slot.lost.code == MACHINE_LOST for slot in self._pool.devices):
+        if self._queue and any(slot.lost.code == MACHINE_LOST for slot in self._pool.devices):
             if self._events:
                 return  # results that must be stored first
             # No fault of the cases: a resumed run must measure them.

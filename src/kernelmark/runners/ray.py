@@ -36,7 +36,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import kernelmark
 from kernelmark import devices as device_kinds
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import UsageError
@@ -46,6 +45,7 @@ from kernelmark.core.result import Status
 from kernelmark.core.units import counted, join_commas
 from kernelmark.host.cache import cache_root
 from kernelmark.host.permissions import private_folder
+from kernelmark.runners.capture import kernelmark_version
 from kernelmark.runners.pool import MACHINE_LOST
 from kernelmark.runners.process import LocalWorkers, Loss, WorkerProcess, WorkerSpec
 from kernelmark.runners.protocol import Message
@@ -708,6 +708,7 @@ def inspector() -> Callable[[], dict[str, Any]]:
 
     def inspect() -> dict[str, Any]:
         import dataclasses
+        import importlib.metadata
         import os
         import platform
 
@@ -717,11 +718,10 @@ def inspector() -> Callable[[], dict[str, Any]]:
             "infos": [],
         }
         try:
-            import kernelmark
             from kernelmark.devices import registry
         except ImportError as error:
             return {**report, "reason": f"kernelmark is missing: {error}"}
-        report["kernelmark"] = str(kernelmark.__version__)
+        report["kernelmark"] = importlib.metadata.version("kernelmark")
         report["niceness"] = os.getpriority(os.PRIO_PROCESS, 0)
         for name in registry.names():
             kind = registry.get(name)
@@ -760,7 +760,7 @@ def _node(node: Node, report: Mapping[str, Any] | Exception, names: Sequence[str
         holders=tuple(dict.fromkeys(re.sub(r" \(\d+\)$", "", name) for name in holders)),
     )
     reason = report.get("reason", "")
-    own = str(kernelmark.__version__)
+    own = kernelmark_version()
     if report["kernelmark"] and report["kernelmark"] != own:
         reason = f"it has kernelmark {report['kernelmark']}, and {own} is here"
     infos = () if reason else tuple(DeviceInfo(**fields) for fields in report["infos"])

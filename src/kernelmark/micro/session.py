@@ -147,7 +147,7 @@ def run_fleet(
             outcome = pool.poll()
             if isinstance(outcome, Finished):
                 yield outcome.value
-            elif isinstance(outcome, Returned):
+            elif isinstance(outcome, Returned) and isinstance(outcome.job, _RunMicro):
                 left[outcome.slot].appendleft(outcome.job)
 
 

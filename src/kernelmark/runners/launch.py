@@ -83,7 +83,7 @@ def start(command: Sequence[str]) -> None:
 def replace_by(command: Sequence[str]) -> None:
     """Become a command that keeps Ray running on this machine until it is ended."""
     os.environ[NICENESS[0]] = NICENESS[1]
-    os.execv(command[0], command)
+    os.execv(command[0], [*command])
 
 
 def own_address(port: int) -> str:

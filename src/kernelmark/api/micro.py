@@ -21,7 +21,7 @@ from kernelmark.micro.base import Mode
 from kernelmark.runners.capture import environment
 from kernelmark.runners.forecast import Means
 from kernelmark.runners.locks import hold_run_locks
-from kernelmark.runners.targets import find
+from kernelmark.runners.targets import find, parse_devices
 from kernelmark.stores import new_run_id
 
 if TYPE_CHECKING:
@@ -35,6 +35,11 @@ def names_for(device: str) -> list[str]:
     """Return every benchmark that runs on this kind of device."""
     _, info = find(device)
     return [name for name in registry.names() if info.kind in registry.get(name).kinds]
+
+
+def names_for_fleet(devices: Sequence[str]) -> list[str]:
+    """Return the benchmarks that compare devices by default: those of their roofs."""
+    return list(session.ROOF_SOURCES[parse_devices(devices)[0].kind])
 
 
 class Pace:
@@ -82,6 +87,7 @@ def measure(
     names: Sequence[str],
     *,
     device: str = "cpu",
+    fleet: Sequence[str] = (),
     threads: int = 0,
     mode: Mode = "quick",
     parameters: Mapping[str, Any] | None = None,
@@ -93,19 +99,24 @@ def measure(
 ) -> Results:
     """Run microbenchmarks, and store each result when it ends. Unsupported benchmarks alone make no
     run: they are stored with the first other result. On Ctrl-C, `on_interrupt` gets the results so
-    far."""
+    far. `fleet` names devices that all run them at the same time, instead of `device`."""
     results: list[Result] = []
     unstored: list[Result] = []
-    running = session.run(
-        names, device=device, threads=threads, mode=mode, parameters=parameters, tell=tell
-    )
+    if fleet:
+        infos = parse_devices(fleet)
+        running = session.run_fleet(names, infos, mode=mode, parameters=parameters)
+    else:
+        infos = [find(device)[1]]
+        running = session.run(
+            names, device=device, threads=threads, mode=mode, parameters=parameters, tell=tell
+        )
     run = Run(
         id=new_run_id(),
         started=time.time(),
-        environment=environment([find(device)[1]], ()),
+        environment=environment(infos, ()),
         suite=MICRO_SUITE,
         argv=tuple(argv),
-        cases=len(names),
+        cases=len(names) * len(infos),
     )
 
     def add(result: Result) -> None:

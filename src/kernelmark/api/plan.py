@@ -27,7 +27,7 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, Config
 from kernelmark.core.timing import Timing
 from kernelmark.core.units import counted, join_and, join_commas
-from kernelmark.runners import kernel_files, targets
+from kernelmark.runners import kernel_files, places, targets
 from kernelmark.runners.jobs import threads_on
 from kernelmark.runners.local import LocalRunner
 from kernelmark.runners.session import UNKNOWN_NAME, unknown_config_error
@@ -293,6 +293,8 @@ def _supported_ops(
 
 def unavailable(backend: Backend, info: DeviceInfo) -> str:
     """Return why a backend cannot run on a kind of device that it is for; "" if it can."""
+    if (place := places.current()) is not None:
+        return place.unavailable(backend.name, info)
     return backend.available() or backend.missing_on(info.kind)
 
 

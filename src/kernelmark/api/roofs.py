@@ -16,6 +16,7 @@ from kernelmark.core.metric import Roof
 from kernelmark.core.micro import ROOFS_SUITE
 from kernelmark.core.result import ResultSet, Run, RunState
 from kernelmark.core.units import counted, duration_text
+from kernelmark.runners import places
 from kernelmark.runners.impossible import threads_of
 from kernelmark.stores import may_exist, new_run_id, open_store
 from kernelmark.stores.roofs import newest
@@ -82,8 +83,8 @@ NO_ROOFS = RunRoofs()
 def roofs_for_plan(plan: Plan, store: Store | None, mode: RoofMode) -> RunRoofs:
     """Decide on the roofs of the plan's devices: those that are missing, older than a week or
     disturbed by other work are measured. Without a store they are read from the default one."""
-    if mode == "none":
-        return NO_ROOFS
+    if mode == "none" or places.current() is not None:
+        return NO_ROOFS  # those stored are of this machine
     # Imported late: commands that only read stored roofs, such as `kmark show`, save half a second.
     from kernelmark.micro.session import ROOF_SOURCES
     from kernelmark.runners.forecast import Means

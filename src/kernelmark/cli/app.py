@@ -19,7 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from kernelmark.cli.compare import ab, ci, commands, compare
-from kernelmark.cli.hardware import doctor, micro
+from kernelmark.cli.hardware import doctor, fleet, micro
 from kernelmark.cli.measure import iree, judge, run
 from kernelmark.cli.options import expand_options
 from kernelmark.cli.output import complain, say, silenced
@@ -237,6 +237,7 @@ _JOBS: dict[str, dict[str, Callable[..., Any] | typer.Typer]] = {
         "roofs": micro.roofs,
         "watch": doctor.watch,
         "lock": doctor.lock,
+        "ray": fleet.app,
     },
     "Share": {
         "plot": report.plot,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "main", "prepared"]
 
-_GROUPS = ("tune", "iree", "store", "token")
+_GROUPS = ("tune", "iree", "store", "token", "ray")
 _ANYWHERE = ("--debug", "--wide")
 # Results are hundreds of thousands of objects without cycles. With the default thresholds, the
 # garbage collector traverses all of them again and again: half the time of reading a large run.

@@ -294,6 +294,28 @@ Jobs = Annotated[
     int | None, option("--jobs N", RUNNING, help="Compile ahead on N host cores. Default: all.")
 ]
 
+Runner = Annotated[
+    str,
+    option(
+        "--runner local|ray|HOST:PORT",
+        RUNNING,
+        help="Run on this machine, or on the devices of a Ray cluster: ray, HOST:PORT, "
+        "ray://HOST:PORT (docs/fleet.md).",
+    ),
+]
+
+
+def placed(runner: str, *, quiet: bool = False) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which devices are those of the place that --runner names."""
+    if runner == "local":
+        return contextlib.nullcontext()
+    from kernelmark.cli.output import say
+    from kernelmark.runners.places import at
+    from kernelmark.runners.ray import open_place
+
+    return at(open_place(runner, lambda text: None if quiet else say(f"note: {text}")))
+
+
 RunRef = Annotated[
     str,
     typer.Argument(

@@ -78,6 +78,7 @@ CODES = {
     "worker-killed": "the worker was killed by signal 9",
     "worker-exited": "the worker ended by itself",
     "worker-not-started": "no worker could be started",
+    "machine-lost": "the machine, or Ray's process on it, was lost during the case",
     "no-answer": "the worker did not reply in time",
     # Refusals
     "op-unsupported": "the backend does not have the op",

@@ -7,6 +7,7 @@ import dataclasses
 import difflib
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,10 +32,11 @@ from kernelmark.kernels import rtc
 from kernelmark.micro import registry
 from kernelmark.micro.base import EVERYWHERE, MODES, Microbenchmark, MicroRun, Mode
 from kernelmark.micro.rig import Rig
+from kernelmark.runners import places
 from kernelmark.runners.jobs import Failure, Job
 from kernelmark.runners.local import compile_pool
 from kernelmark.runners.locks import hold_lock
-from kernelmark.runners.pool import Limits, Pool, Slot
+from kernelmark.runners.pool import Finished, Limits, Pool, Returned, Slot
 from kernelmark.runners.process import WorkerSpec
 from kernelmark.runners.protocol import Message
 from kernelmark.runners.targets import check_threads, find
@@ -94,7 +96,7 @@ def run(
     }
     for name in names:
         named(name).settings(mode, chosen[name])
-    kind, info = find(device)
+    _, info = find(device)
     if info.kind not in EVERYWHERE:
         raise UsageError(
             f"there are no microbenchmarks for {device}",
@@ -106,15 +108,64 @@ def run(
         for name in names
     ]
     limits = Limits(timeout_s=timeout_s or TIMEOUT_S[mode], compile_timeout_s=_OPEN_TIMEOUT_S)
+    return _run_all(Pool([_slot(info, limits)]), jobs, tell or (lambda text: None))
+
+
+def run_fleet(
+    names: Sequence[str],
+    infos: Sequence[DeviceInfo],
+    *,
+    mode: Mode = "quick",
+    parameters: Mapping[str, Any] | None = None,
+    timeout_s: float | None = None,
+) -> Generator[Result, None, None]:
+    """Yield the results of each benchmark on each device, which work at the same time. A device
+    that is lost has failures."""
+    for name in names:
+        named(name).settings(mode, parameters or {})
+    limits = Limits(timeout_s=timeout_s or TIMEOUT_S[mode], compile_timeout_s=_OPEN_TIMEOUT_S)
+    slots = [_slot(info, limits) for info in infos]
+    left = {
+        slot: deque(
+            _RunMicro(
+                name=plain_name(name), mode=mode, parameters=dict(parameters or {}), lock=True
+            )
+            for name in names
+        )
+        for slot in slots
+    }
+    if places.current() is None and infos[0].kind in ("cuda", "hip"):
+        build_all(infos[0])
+    with Pool(slots) as pool:
+        while any(left.values()) or pool.measuring:
+            for slot, jobs in left.items():
+                while slot.lost and jobs:
+                    failed = Failure(status=Status.CRASHED, error=slot.lost)
+                    yield jobs.popleft().fail(slot.info, failed, time.time())
+                if slot.idle and jobs:
+                    pool.submit(slot, jobs.popleft())
+            outcome = pool.poll()
+            if isinstance(outcome, Finished):
+                yield outcome.value
+            elif isinstance(outcome, Returned) and isinstance(outcome.job, _RunMicro):
+                left[outcome.slot].appendleft(outcome.job)
+
+
+def _slot(info: DeviceInfo, limits: Limits) -> Slot:
     # A benchmark opens the device in the worker, and modules must be loaded before they are
     # launched (see `open_rig`). The driver reads this variable when it is first called.
     eager = {"CUDA_MODULE_LOADING": os.environ.get("CUDA_MODULE_LOADING", "EAGER")}
     spec = WorkerSpec(device=info.name, variables=eager, opens_device=False)
-    return _run_all(Pool([Slot(kind, info, spec, limits)]), jobs, tell or (lambda text: None))
+    return Slot(devices.get(info.kind), info, spec, limits)
 
 
 def _run_all(pool: Pool, jobs: Sequence[_RunMicro], tell: Tell) -> Generator[Result, None, None]:
     info = pool.devices[0].info
+    if places.current() is not None:  # the worker locks the device and compiles, on its node
+        with pool:
+            for job in jobs:
+                yield pool.call(dataclasses.replace(job, lock=True))
+        return
     if info.kind in ("cuda", "hip"):
         begin = time.monotonic()
         if fresh := build_all(info):
@@ -129,12 +180,13 @@ def _run_all(pool: Pool, jobs: Sequence[_RunMicro], tell: Tell) -> Generator[Res
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _RunMicro(Job[Result]):
-    """Run a microbenchmark."""
+    """Run a microbenchmark; with `lock`, the worker holds the lock of the device meanwhile."""
 
     name: str
     mode: Mode
     parameters: dict[str, Any]
-    threads: int
+    threads: int = 0
+    lock: bool = False
 
     @property
     def request(self) -> Message:
@@ -144,6 +196,7 @@ class _RunMicro(Job[Result]):
             "name": self.name,
             "mode": self.mode,
             "parameters": self.parameters,
+            "lock": self.lock,
         }
 
     def threads_on(self, info: DeviceInfo) -> int:
@@ -266,10 +319,14 @@ def serve(server: Server, request: Message) -> Message:
         rig = open_rig(server.device, server.threads)
         rig.warm_up()
         server.opened = rig
-    server.send_phase("benchmark")
     benchmark = registry.get(str(request["name"]))
-    result = execute(benchmark, server.opened, request["mode"], request["parameters"])
-    return {"result": codec.to_document(result)}
+    with contextlib.ExitStack() as stack:
+        if request.get("lock"):
+            waiting = server.send_waiting
+            stack.enter_context(hold_lock(server.info, waiting))
+        server.send_phase("benchmark")
+        result = execute(benchmark, server.opened, request["mode"], request["parameters"])
+    return {"result": codec.to_document(dataclasses.replace(result, device=server.name))}
 
 
 def serve_build(server: Server, request: Message) -> Message:

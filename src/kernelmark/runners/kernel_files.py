@@ -29,6 +29,7 @@ from kernelmark.core.units import duration_text
 from kernelmark.devices.base import ArgumentSet, Device
 from kernelmark.ops._own import OwnOp
 from kernelmark.ops.base import Parameter
+from kernelmark.runners import places
 from kernelmark.runners.pool import Limits
 from kernelmark.runners.process import LocalWorkers, Loss, WorkerProcess, WorkerSpec, keep_spare
 from kernelmark.runners.protocol import Message
@@ -90,6 +91,11 @@ class _Session:
 
     def ask(self, file: str, question: str, **fields: object) -> Any:
         """Return the worker's answer. A refusal by the file's code is raised here again."""
+        if places.current() is not None:
+            raise UsageError(
+                f"{file} is a kernel file: these run on this machine only",
+                hint="leave --runner out, or install the kernel as a backend on every node",
+            )
         if self.worker is None or not self.worker.alive:
             self.worker = LocalWorkers().start(self.spec)
         number = next(_IDS)

@@ -26,6 +26,7 @@ from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import NO_REASON, Reason, shorten
 from kernelmark.core.result import Case, Result, Status
 from kernelmark.core.timing import Timer
+from kernelmark.runners import places
 from kernelmark.runners.events import (
     CaseCompiled,
     CaseFinished,
@@ -54,6 +55,7 @@ from kernelmark.runners.jobs import (
 from kernelmark.runners.locks import describe_others
 from kernelmark.runners.pool import (
     FINAL,
+    MACHINE_LOST,
     CompileAhead,
     Finished,
     Key,
@@ -346,6 +348,14 @@ class Dispatch:
 
     def _give_up(self) -> None:
         first = self._pool.devices[0]
+        if self._queue and any(slot.lost.code == MACHINE_LOST for slot in self._pool.devices):
+            if self._events:
+                return  # results that must be stored first
+            # No fault of the cases: a resumed run must measure them.
+            raise KernelmarkError(
+                Reason(f"no device is left: {first.lost}", MACHINE_LOST),
+                hint="what has a result is stored: kmark run --resume measures the rest",
+            )
         self._to_compile = iter([])
         while self._queue:
             task = self._queue.popleft()
@@ -587,7 +597,9 @@ class LocalRunner:
             compile_timeout_s=compile_timeout_s,
             start_timeout_s=start_timeout_s,
         )
-        self.jobs = compile_jobs(jobs, self.infos)
+        place = places.current()
+        default = None if place is None else place.compilers
+        self.jobs = compile_jobs(default if jobs is None else jobs, self.infos)
         self.interleave: Interleave = interleave
         self.python = python or sys.executable
         self.variables = FrozenDict(variables or {})
@@ -598,7 +610,7 @@ class LocalRunner:
     def pool(self, jobs: int = 0, *, keeps_spoiled: bool = False) -> Pool:
         """Return a pool with a slot for each device and `jobs` compile slots. No worker is started
         yet."""
-        compilers = [self.slot(self.infos[0], opens_device=False) for _ in range(jobs)]
+        compilers = [self.compile_slot() for _ in range(jobs)]
         slots = [self.slot(info) for info in self.infos]
         return Pool(slots, compilers, self._workers, keeps_spoiled=keeps_spoiled)
 
@@ -613,6 +625,14 @@ class LocalRunner:
             opens_device=opens_device,
         )
         return Slot(device_kinds.registry.get(info.kind), info, spec, self.limits)
+
+    def compile_slot(self) -> Slot:
+        """Return a slot that compiles for the devices. Elsewhere it needs only the architecture of
+        GPUs, so that the node can be one without them."""
+        slot = self.slot(self.infos[0], opens_device=False)
+        if places.current() is not None and self.infos[0].kind != "cpu":
+            slot.spec = dataclasses.replace(slot.spec, device=self.infos[0].arch)
+        return slot
 
     def run(self, cases: Iterable[Case]) -> Iterator[Event]:
         """Check the cases, and return an iterator of events. Closing it, or an exception, ends all
@@ -629,7 +649,7 @@ class LocalRunner:
         unique = list(by_id.values())
         if len(unique) < len(cases):
             yield Note(text=f"{len(cases) - len(unique)} cases were asked for twice; once is run")
-        for info in self.infos:
+        for info in self.infos if places.current() is None else ():
             if other_processes := describe_others(info):
                 yield Note(
                     text=f"{info.name} is in use by {other_processes}: times may be disturbed"

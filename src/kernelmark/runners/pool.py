@@ -2,7 +2,8 @@
 
 Only this module starts workers and handles their loss. Commands decide which job goes to which slot
 and what its outcome means; they have no access to workers. Workers are processes of this machine
-(`process.LocalWorkers`) or come from another implementation of `Workers`.
+(`process.LocalWorkers`) or come from another implementation of `Workers`, such as that of a Ray
+cluster (`ray.RayWorkers`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import dataclasses
 import functools
 import itertools
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -22,10 +23,11 @@ from kernelmark.core.reason import NO_REASON, Reason, in_phase, shorten
 from kernelmark.core.result import Case, Status, config_key
 from kernelmark.core.units import duration_text
 from kernelmark.devices.base import DeviceKind
+from kernelmark.runners import places
 from kernelmark.runners.events import DeviceLost, Note
 from kernelmark.runners.jobs import CompileCase, Compiled, Failure, Job, compiles
 from kernelmark.runners.process import LocalWorkers, Loss, WorkerSpec
-from kernelmark.runners.protocol import Message
+from kernelmark.runners.protocol import Message, encode
 
 R = TypeVar("R")
 OnWait = Callable[[str], object]  # called with the process that holds the device
@@ -33,6 +35,9 @@ OnWait = Callable[[str], object]  # called with the process that holds the devic
 # A device on which this many workers in a row fail to start is given up.
 START_ATTEMPTS = 3
 NOT_STARTED = "worker-not-started"
+# A job is repeated if its machine is lost. After this many times the job may be the reason.
+MACHINE_ATTEMPTS = 3
+MACHINE_LOST = "machine-lost"
 _IDS = itertools.count(1)
 # A worker ends a profiler that takes too long, and then still has to send its result.
 _PROFILER_GRACE_S = 30.0
@@ -215,9 +220,11 @@ class Pool:
         self.devices = list(devices)
         self.compilers = list(compilers)
         self._slots = [*self.devices, *self.compilers]
-        self._workers: Workers = workers or LocalWorkers()
+        place = places.current()
+        self._workers: Workers = workers or (LocalWorkers() if place is None else place.workers)
         self._keeps_spoiled = keeps_spoiled
         self._outcomes: deque[Outcome] = deque()
+        self._machine_losses: Counter[bytes] = Counter()  # by request
 
     def __enter__(self) -> Pool:
         return self
@@ -317,12 +324,13 @@ class Pool:
 
     def _on_message(self, slot: Slot, message: Message | Loss) -> None:
         if isinstance(message, Loss):
-            if slot._id and slot._is_begun:
+            if slot._id and slot._is_begun and not self._may_repeat(slot, message):
                 self._fail(slot, message.status, message.error)
                 return
             slot.retire()
             if slot.job is not None and slot._id:
-                # The worker died of its last job, for example while freeing memory.
+                # The worker died of its last job, for example while freeing memory, or its machine
+                # was lost.
                 slot._id = 0
                 self._outcomes.append(Returned(slot=slot, job=slot.job))
         elif message["kind"] == "ready":
@@ -337,6 +345,16 @@ class Pool:
             self._outcomes.append(Phase(slot=slot, job=slot.job, name=slot._phase, holder=holder))
         else:
             self._finish(slot, slot.job, slot.job.read(slot.info, message, slot._started))
+
+    def _may_repeat(self, slot: Slot, loss: Loss) -> bool:
+        """Return whether a started job is to be repeated because its machine was lost."""
+        started = slot.job is not None and slot.worker is not None and slot.worker.ready
+        if not (started and loss.error.code == MACHINE_LOST):
+            return False
+        assert slot.job is not None
+        request = encode(slot.job.request)
+        self._machine_losses[request] += 1
+        return self._machine_losses[request] < MACHINE_ATTEMPTS
 
     def _expire(self, slot: Slot) -> None:
         _, limit = slot._limits.of(slot._phase)
@@ -367,7 +385,8 @@ class Pool:
         slot._id = 0
         slot._failed_starts += 1
         if slot._failed_starts >= START_ATTEMPTS:
-            slot.lost = Reason(shorten(error), NOT_STARTED)
+            code = MACHINE_LOST if error.code == MACHINE_LOST else NOT_STARTED
+            slot.lost = Reason(shorten(error), code)
         self._outcomes.append(Returned(slot=slot, job=job, lost=slot.lost))
 
     def _finish(self, slot: Slot, job: Job[R], value: R) -> None:

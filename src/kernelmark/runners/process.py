@@ -57,12 +57,15 @@ class WorkerSpec:
     memory_bytes: int = 0
     folder: str = ""  # the working directory; this process's by default
     opens_device: bool = True  # False for a worker that only compiles
+    name: str = ""  # the device's name in results, if it is on another machine
 
     @property
     def command(self) -> list[str]:
         arguments = own_command("kernelmark.runners.worker", python=self.python)
         arguments += ["--device", self.device, "--threads", str(self.threads)]
         arguments += ["--parent", str(os.getpid())]
+        if self.name:
+            arguments += ["--name", self.name]
         if self.memory_bytes:
             arguments += ["--memory-bytes", str(self.memory_bytes)]
         return arguments if self.opens_device else [*arguments, "--leave-device"]

@@ -12,6 +12,7 @@ from kernelmark.core.errors import UsageError, about
 from kernelmark.core.units import counted, join_commas
 from kernelmark.devices.base import DeviceKind
 from kernelmark.devices.fake import COUNT_VARIABLE
+from kernelmark.runners import places
 
 _NAME = re.compile(r"([a-z][a-z0-9_]*)(?::(\d+)(?:-(\d+))?)?\Z")
 # Prefixes of vendors and architectures, which are not device names, with the name to suggest.
@@ -24,6 +25,11 @@ _MEANT = {
 
 def find(name: str) -> tuple[DeviceKind, DeviceInfo]:
     """Return the kind and facts of one device by its name."""
+    if (place := places.current()) is not None:
+        infos = place.devices([name])
+        if len(infos) > 1:
+            raise UsageError(f"{name!r} names {len(infos)} devices, but one is needed")
+        return devices.registry.get(infos[0].kind), infos[0]
     kind_name, first, last = _parse(name)
     if last != first:
         raise UsageError(f"{name!r} names several devices, but one is needed")
@@ -54,13 +60,13 @@ def parse_devices(names: Sequence[str]) -> list[DeviceInfo]:
     The devices share a run's cases, so they must be of one kind and architecture. `all` is every
     GPU of one vendor, or the CPU if there is no GPU.
     """
-    by_name: dict[str, DeviceInfo] = {}
-    for name in names:
-        for info in _all() if name == "all" else _range(name):
-            by_name.setdefault(info.name, info)
-    if not by_name:
+    if not names:
         raise UsageError("no device was given", hint="for example: -d cpu")
-    infos = list(by_name.values())
+    if (place := places.current()) is not None:
+        infos = place.devices(names)
+    else:
+        every = (info for name in names for info in (_all() if name == "all" else _range(name)))
+        infos = list({info.name: info for info in every}.values())
     other = next((i for i in infos if (i.kind, i.arch) != (infos[0].kind, infos[0].arch)), None)
     if other is not None:
         raise UsageError(

@@ -91,10 +91,12 @@ _SWITCH_S = 2e-4
 
 class Server:
     """Serves requests one at a time on one device. `opened` is the device, or an object that a
-    called function opened instead; it stays open until the process ends."""
+    called function opened instead; it stays open until the process ends. In replies the device is
+    called `name`."""
 
-    def __init__(self, *, device: str, threads: int, out: BinaryIO) -> None:
+    def __init__(self, *, device: str, threads: int, out: BinaryIO, name: str = "") -> None:
         self.device = device
+        self.name = name or device
         self.threads = threads
         self.out = out
         self.opened: object | None = None
@@ -133,7 +135,7 @@ class Server:
     def send_phase(self, phase: str, **more: object) -> None:
         self.send("phase", phase=phase, at=time.monotonic(), **more)
 
-    def _send_waiting(self, holder: str) -> None:
+    def send_waiting(self, holder: str) -> None:
         self.send_phase("waiting", holder=holder)
 
     def serve(self, request: Message) -> None:
@@ -151,7 +153,8 @@ class Server:
             from kernelmark.runners.capture import environment
 
             names = [str(name) for name in request.get("backends", ())]
-            document = codec.to_document(environment([self.info], names, load=True))
+            info = dataclasses.replace(self.info, name=self.name)
+            document = codec.to_document(environment([info], names, load=True))
             self.send("reply", environment=document)
         elif request["kind"] == "call":
             module, _, function = str(request["function"]).partition(":")
@@ -170,7 +173,7 @@ class Server:
         device = self.opened
         if not isinstance(device, Device):
             raise UsageError("this worker only compiles")
-        with hold_lock(self.info, self._send_waiting):
+        with hold_lock(self.info, self.send_waiting):
             if len(cases) > 1:
                 results = execute_in_turns(cases, device, self.send_phase)
             else:
@@ -184,7 +187,7 @@ class Server:
                 ]
             # Freeing the memory of a case takes 2.5 ms on an H200. Meanwhile the result is sent.
             release = self._background.submit(device.release_freed)
-            results = [dataclasses.replace(result, device=self.device) for result in results]
+            results = [dataclasses.replace(result, device=self.name) for result in results]
             documents = [codec.to_document(result) for result in results]
             single = self._request["kind"] == "measure"
             self.send("reply", **({"result": documents[0]} if single else {"results": documents}))
@@ -202,7 +205,7 @@ class Server:
 
         with contextlib.ExitStack() as stack:
             if self.info.kind == "cpu":
-                stack.enter_context(hold_lock(self.info, self._send_waiting, shared=True))
+                stack.enter_context(hold_lock(self.info, self.send_waiting, shared=True))
             self.send_phase("compile")
             status, error, seconds, kernel = compile_ahead(case, self.info)
         self.send(
@@ -218,6 +221,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Serve requests until standard input ends or `stop` is received."""
     parser = argparse.ArgumentParser(prog="kernelmark.runners.worker", description=__doc__)
     parser.add_argument("--device", required=True)
+    parser.add_argument("--name", default="", help="the device's name in results")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--memory-bytes", type=int, default=0, help="cap on address space")
     parser.add_argument("--parent", type=int, default=0, help="end when this process ends")
@@ -226,7 +230,7 @@ def main(arguments: list[str] | None = None) -> int:
     requests, out = _own_stdin(), _own_stdout()
     _live_with(options.parent)
     _limit_memory(options.memory_bytes)
-    server = Server(device=options.device, threads=options.threads, out=out)
+    server = Server(device=options.device, threads=options.threads, out=out, name=options.name)
     try:
         server.open(touch=not options.leave_device)
     except Exception as error:

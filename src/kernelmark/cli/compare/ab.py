@@ -342,6 +342,7 @@ def ab(
     reading: ReadingOptions,
     outputs: o.Outputs,
     stored: o.StoredOptions,
+    runner: o.Runner = "local",
 ) -> int:
     """Measure two stacks alternately; exit 1 on a regression.
 
@@ -371,6 +372,18 @@ def ab(
             quiet=stored.quiet,
         )
     stacks = parse_sides(sides.env or (), sides.settings or ())
+    with o.placed(runner, quiet=stored.quiet):
+        return _compare_stacks(context, stacks, sides, compared, outputs, stored)
+
+
+def _compare_stacks(
+    context: typer.Context,
+    stacks: tuple[Side, Side],
+    sides: SideOptions,
+    compared: ComparedOptions,
+    outputs: o.Outputs,
+    stored: o.StoredOptions,
+) -> int:
     # Explicitly named environments may be equal, for an A/A test.
     plan = plan_of(compared, stacks, stored, may_be_equal=bool(sides.env))
     if not stored.quiet and (note := lone(plan)):
@@ -380,13 +393,14 @@ def ab(
     from kernelmark.api.ab import Rounds, captured, compare_sides
     from kernelmark.core.environment import difference
     from kernelmark.report.ab import difference_table
+    from kernelmark.runners import places
     from kernelmark.runners.locks import describe_others
     from kernelmark.runners.targets import find
     from kernelmark.stores import open_store
 
     if not stored.quiet:
         say(expected(plan))
-        if users := describe_others(find(plan.device)[1]):
+        if places.current() is None and (users := describe_others(find(plan.device)[1])):
             say(f"note: {plan.device} is in use by {users}: times may be disturbed")
     refuse_short(plan)
     environments = captured(plan)

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kernelmark.cli import options as o
+from kernelmark.cli.hardware import fleet
 from kernelmark.cli.output import check_writable, console, fancy, put, put_tables, say, write
 from kernelmark.cli.store import listing
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.metric import Roof
 from kernelmark.core.units import bytes_text, counted, duration_text, rate_text
+from kernelmark.core.verdict import SOME_FAILED
 from kernelmark.host.cache import cache_root, chosen_cache_root
 from kernelmark.host.permissions import Unsafe, find_unsafe
 from kernelmark.report.tables import Column, Table
@@ -140,7 +142,17 @@ def spark(values: list[float], unit: str) -> str:
     return "".join(_SPARK[round(steps * min(1.0, (v - low) / span)) if span else 0] for v in values)
 
 
-def doctor(store: o.StorePlace = None, json: o.Json = None) -> int:
+Ray = Annotated[
+    str | None,
+    o.option(
+        "--ray HOST:PORT|auto",
+        help="List the nodes of a Ray cluster instead: devices, versions, who holds them, and what "
+        "is wrong; exit 3 if a node cannot be used.",
+    ),
+]
+
+
+def doctor(store: o.StorePlace = None, json: o.Json = None, ray: Ray = None) -> int:
     """Check this machine: devices, backends, store and roofs.
 
     Also checks the CPU's settings and precompiled bundles. Lists what is missing
@@ -150,6 +162,13 @@ def doctor(store: o.StorePlace = None, json: o.Json = None) -> int:
 
     if json is not None:
         check_writable(json)
+    if ray is not None:
+        nodes = fleet.read_nodes(ray)
+        if json is None:
+            put_tables([fleet.nodes_table(nodes)])
+        else:
+            write(json, json_text(fleet.nodes_document(nodes)))
+        return SOME_FAILED if any(node.reason for node in nodes) else 0
     if json is None:
         put_tables(examine(store))
     else:

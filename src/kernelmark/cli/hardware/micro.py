@@ -36,7 +36,7 @@ from kernelmark.cli.output import (
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.files import file_unwritable
 from kernelmark.core.units import counted, join_commas, join_or
-from kernelmark.core.verdict import SOME_FAILED
+from kernelmark.core.verdict import REGRESSION, SOME_FAILED
 
 if TYPE_CHECKING:
     from kernelmark.api.results import Results
@@ -157,6 +157,15 @@ Device = Annotated[
     ),
 ]
 Threads = Annotated[int, o.option("--threads N", HOW, min=0, help="Use N CPU cores; 0 is all.")]
+Fleet = Annotated[
+    bool,
+    o.option(
+        "--fleet",
+        o.SELECTION,
+        help="Measure all devices that -d names (cuda:0-7, all; with --runner a kind or model) at "
+        "the same time, and exit 1 if some are slower than others of their model.",
+    ),
+]
 Quick = Annotated[
     bool,
     o.option(
@@ -219,6 +228,8 @@ def micro(
     words: Words = None,
     every: All = False,
     device: Device = "cpu",
+    fleet: Fleet = False,
+    runner: o.Runner = "local",
     quick: Quick = False,
     full: Full = False,
     brief: Brief = False,
@@ -240,6 +251,8 @@ def micro(
     Two of them: kmark micro cache latency
 
     Two stored runs: kmark micro compare latest~1 latest
+
+    The slow GPU of a cluster: kmark micro --fleet --quick --runner HOST:PORT -d H200
     """
     names = o.comma_list(words)
     if precompile or output is not None:
@@ -264,24 +277,28 @@ def micro(
         return 0
     if not (names or every or quick or full or brief):
         raise UsageError("nothing was asked for", hint=_EXAMPLE)
+    if fleet and threads:
+        raise UsageError("--threads cannot be combined with --fleet")
     mode = _mode(quick=quick, full=full, brief=brief)
     if drawn is not None:
         check_writable(str(drawn))
     from kernelmark.api.micro import is_run
 
-    results, where = _measure(
-        names,
-        None if no_store else store or "",
-        quiet=quiet,
-        device=device,
-        threads=threads,
-        mode=mode,
-        parameters=_parameters(parameter),
-        argv=redacted(tuple(context.obj or ())),
-        on_interrupt=lambda so_far: _show(
-            so_far, outputs, contextlib.nullcontext(), points=points, figure=None
-        ),
-    )
+    with o.placed(runner, quiet=quiet):
+        results, where = _measure(
+            names,
+            None if no_store else store or "",
+            quiet=quiet,
+            device=device,
+            fleet=o.comma_list([device]) if fleet else (),
+            threads=threads,
+            mode=mode,
+            parameters=_parameters(parameter),
+            argv=redacted(tuple(context.obj or ())),
+            on_interrupt=lambda so_far: _show(
+                so_far, outputs, contextlib.nullcontext(), points=points, figure=None
+            ),
+        )
     stored = not no_store and is_run(results.micro)
     kept = kept_by(_again("show", results.run.id) if stored else (), store)
     try:
@@ -290,7 +307,20 @@ def micro(
         if not quiet:
             flush()  # both streams may be one pipe: the line comes after the table
             say(f"run {results.run.id}: {where}")
-    return SOME_FAILED if results.failed else 0
+    is_slow = fleet and _put_fleet(results, is_shown=not outputs.stdout_taken)
+    return REGRESSION if is_slow else SOME_FAILED if results.failed else 0
+
+
+def _put_fleet(results: Results, *, is_shown: bool) -> bool:
+    """Print the fleet's range of each metric; return whether a device is slow."""
+    from kernelmark.report.fleet import fleet_metrics, fleet_table
+
+    metrics = fleet_metrics(results.micro, results.run.environment.devices)
+    if is_shown and metrics:
+        put("\n")
+        put_table(fleet_table(metrics))
+        flush()
+    return any(metric.slow for metric in metrics)
 
 
 def _compare(
@@ -402,7 +432,8 @@ def _measure(
     from kernelmark.report.results import status_text
     from kernelmark.stores import open_store
 
-    chosen = list(names) or api.names_for(how["device"])
+    fleet = how["fleet"]
+    chosen = list(names) or (api.names_for_fleet(fleet) if fleet else api.names_for(how["device"]))
     pace = api.Pace(chosen, "{device}/{threads}/{mode}".format_map(how))
     noted: set[str] = set()
 
@@ -416,7 +447,8 @@ def _measure(
         reason = f": {result.error.splitlines()[0]}" if result.error else ""
         more = f" ({left()} left)" if pace.open and left() else ""
         if not quiet or result.status.failed:
-            say(f"{name:<16} {status_text(result, result.headlines)}, {took}{reason}{more}")
+            shown = f"{name} {result.device}" if fleet else name
+            say(f"{shown:<16} {status_text(result, result.headlines)}, {took}{reason}{more}")
         for note in result.notes:
             if note not in noted:  # once if several results have it
                 tell(f"{name}: {note}")

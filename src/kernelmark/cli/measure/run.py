@@ -265,6 +265,7 @@ class RunOptions(o.StoredOptions, RunChoice):
     interleave: o.Interleave = "auto"
     retry_failed: o.RetryFailed = False
     compile_timeout: o.CompileTimeout = 600.0
+    runner: o.Runner = "local"
 
 
 def run(
@@ -278,6 +279,13 @@ def run(
     --dtype f32
     """
     _check_resume(resume, options)
+    with o.placed(options.runner, quiet=options.quiet):
+        return _run(context, options, outputs, resume)
+
+
+def _run(
+    context: typer.Context, options: RunOptions, outputs: o.Outputs, resume: str | None
+) -> int:
     plan, load_s = None, options.compile_timeout
     if resume is None:
         plan = options.plan(canaries=not options.no_store, load_s=load_s)
@@ -492,7 +500,8 @@ def _finish(
         if interrupted and store is None:
             say("interrupted: nothing is stored, since --no-store was given")
         elif interrupted:
-            resume = extended(f"kmark run --resume {results.run.id}", store_option)
+            place = () if options.runner == "local" else ("--runner", options.runner)
+            resume = extended(f"kmark run --resume {results.run.id}", (*place, *store_option))
             say(f"interrupted; everything so far is stored: {resume}")
         elif demo and not options.quiet:
             print_demo_hints(results, store_option)

@@ -173,6 +173,7 @@ def run(
     retry_failed: RetryCandidates = False,
     tensilelite: TensileLite = None,
     store: o.StorePlace = None,
+    runner: o.Runner = "local",
     outputs: o.Outputs,
     quiet: o.Quiet = False,
 ) -> int:
@@ -186,7 +187,8 @@ def run(
     from kernelmark.cli.tune.tune_progress import reporter
 
     use_tensilelite(tensilelite)
-    with _for_roofs(store) as opened, reporter(quiet=quiet) as on_event:
+    place = o.placed(runner, quiet=quiet)
+    with place, _for_roofs(store) as opened, reporter(quiet=quiet) as on_event:
         done = tuning.run(
             folder,
             devices=o.comma_list(devices),

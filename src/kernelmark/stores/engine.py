@@ -281,7 +281,7 @@ class Watch:
         look: it also changes with every commit to other databases of the server."""
         with self._engine.connect() as connection:
             query = "SELECT CAST(pg_current_snapshot() AS text)"
-            snapshot = connection.exec_driver_sql(query).scalar()
+            snapshot = str(connection.exec_driver_sql(query).scalar())
             if snapshot != self._snapshot:
                 self._rows = str(connection.exec_driver_sql(_LAST_WRITERS).all())
                 self._snapshot = snapshot

@@ -185,7 +185,7 @@ class Decoder:
     def decode(self, row: Any) -> Result:
         """Return the result of a row."""
         case, detail = self.verify(row)
-        error, device, arch, status, flops, size = row[3], *row[8:11], *row[17:19]
+        error, (device, arch, status), (flops, size) = row[3], row[8:11], row[17:19]
         return unpack(
             detail,
             case=case,

@@ -244,7 +244,7 @@ def audit(store: Store, newest: Sequence[Run]) -> Audit:
     """Count the rows of consecutive runs with the same binary, and the alarms that the robust rule
     raised on them. `newest` is newest first."""
     compared = alarms = 0
-    # Reading and judging take longer than looking for binaries, which backends of CPUs have none of.
+    # Reading and judging take longer than a look for binaries, of which backends of CPUs have none.
     binaries = [store.binaries(run.id) for run in newest]
     sets: dict[str, ResultSet] = {}
     for (later, of_later), (earlier, of_earlier) in itertools.pairwise(

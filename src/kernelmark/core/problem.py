@@ -39,7 +39,8 @@ class Problem:
     _key: str = field(init=False, repr=False, default="")
 
     def __post_init__(self) -> None:
-        dims, dtypes, options = map(FrozenDict, (self.dims, self.dtypes, self.options))
+        dims, dtypes = FrozenDict(self.dims), FrozenDict(self.dtypes)
+        options = FrozenDict(self.options)
         object.__setattr__(self, "dims", dims)
         object.__setattr__(self, "dtypes", dtypes)
         object.__setattr__(self, "options", options)

@@ -183,7 +183,7 @@ def elements(problem: Problem, inputs: Inputs) -> tuple[Element, Element]:
     return left, right
 
 
-# The problems of an axis differ in sizes only: a run of 20,000 is planned in two thirds of the time.
+# The problems of an axis differ in sizes only: 20,000 are planned in two thirds of the time.
 @functools.lru_cache(maxsize=256)
 def _rest(
     op: Matmul, given: tuple[tuple[str, type, Parameter], ...]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import importlib
+import multiprocessing
 import os
 import pkgutil
 import random
@@ -31,6 +32,7 @@ SOURCE = Path(kernelmark.__file__).parent
 INTERNAL = re.compile(r"^kmark: unexpected [A-Z]\w+:|^Traceback", re.MULTILINE)
 CODES = (0, 1, 2, 3, 4, 130)
 HUNG_S, CPU_S, MEMORY_BYTES = 120.0, 30, 3 << 30
+_BATCH = 100  # lines in one copy of the folder
 _GEMM = "-o gemm -a m=8 -a n=8 -a k=8 --dtype f32 -d fake -b fake"
 _RUN = f"{_GEMM} --timing timing.toml --roofs none --no-canaries -q"
 # Lines that work, in a folder with a store, a results file, a suite, a tuning folder and a kernel.
@@ -187,30 +189,42 @@ def _become_command(folder: Path, errors: Path) -> None:
 
 
 def command_lines(count: int) -> Facts:
-    """10,000 lines for a `count` of 100, 400 for one of 20."""
+    """10,000 lines for a `count` of 100, 400 for one of 20; a process on each core."""
     warm()
     names = options()
-    source = random.Random(4)
-    codes: Counter[int] = Counter()
-    wrong: list[str] = []
     with tempfile.TemporaryDirectory() as text:
-        sound, work = Path(text) / "sound", Path(text) / "work"
+        sound = Path(text) / "sound"
         sound.mkdir()
         arrange(sound)
-        for number in range(count * count):
-            if number % 100 == 0:  # lines write files, and delete runs
-                shutil.rmtree(work, ignore_errors=True)
-                shutil.copytree(sound, work)
-            words = mutated(source.choice(LINES).split(), names, source)
-            code, errors, how = ended(work, words)
-            codes[code] += 1
-            if how or code not in CODES or INTERNAL.search(errors):
-                told = errors.strip().splitlines()[:1]
-                wrong.append(f"{words}: {how or code} {told}")
-                print(wrong[-1], flush=True)
+        # Forked, as that is what `warm` is for.
+        with multiprocessing.get_context("fork").Pool(len(os.sched_getaffinity(0))) as pool:
+            batches = [(number, sound, names) for number in range(count * count // _BATCH)]
+            done = pool.starmap(_batch, batches, chunksize=1)
+    codes = sum((counted for counted, _ in done), Counter[int]())
+    wrong = [line for _, lines in done for line in lines]
     must(not wrong, f"{len(wrong)} of {codes.total()}: {'; '.join(wrong[:5])}")
     deep = codes.total() - codes[2]
     must(
         2 * deep >= codes.total() - 1, f"only {deep} of {codes.total()} reached past the arguments"
     )
     return {"lines": codes.total(), "exit codes": dict(sorted(codes.items())), "unexpected": 0}
+
+
+def _batch(number: int, sound: Path, names: list[str]) -> tuple[Counter[int], list[str]]:
+    """The exit codes of some lines in a new copy of the folder, as lines write files and delete
+    runs; and the lines that ended otherwise than they should."""
+    source = random.Random(number)
+    codes: Counter[int] = Counter()
+    wrong: list[str] = []
+    work = sound.with_name(f"work-{number}")
+    shutil.copytree(sound, work)
+    for _ in range(_BATCH):
+        words = mutated(source.choice(LINES).split(), names, source)
+        code, errors, how = ended(work, words)
+        codes[code] += 1
+        if how or code not in CODES or INTERNAL.search(errors):
+            told = errors.strip().splitlines()[:1]
+            wrong.append(f"{words}: {how or code} {told}")
+            print(wrong[-1], flush=True)
+    shutil.rmtree(work, ignore_errors=True)
+    return codes, wrong

@@ -291,7 +291,8 @@ def _serve_words(port: int, store: Path) -> list[str]:
 def _all(asked: list[tuple[str, signal.Signals, float]]) -> list[tuple[str, str]]:
     with (
         _warm() as warm,
-        concurrent.futures.ThreadPoolExecutor(min(4, len(os.sched_getaffinity(0)))) as pool,
+        # A command has a worker.
+        concurrent.futures.ThreadPoolExecutor(max(2, len(os.sched_getaffinity(0)) // 2)) as pool,
     ):
         return list(pool.map(lambda given: one(*given, warm), asked))
 

@@ -114,6 +114,8 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         os.environ["KERNELMARK_CACHE"] = f"{name}/cache"
+        # As installed: without .pyc files each command compiles all of kernelmark again.
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         figures = measured(Path(name), quick=options.quick)
     found = bars(figures)
     print(evidence.told(found))

@@ -11,7 +11,7 @@ from kernelmark.api.results import Results, is_file, read_run
 from kernelmark.core import codec
 from kernelmark.core.errors import UsageError
 from kernelmark.core.problem import parse_key
-from kernelmark.core.result import Case, ResultSet
+from kernelmark.core.result import Case, KernelInfo, ResultSet
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.stats.interval import measured_interval
 from kernelmark.stores import open_store
@@ -36,6 +36,17 @@ def test_results_compare_with_results_and_files(tmp_path):
     assert head.compare(str(file)).rows[0].verdict == row.verdict
     (mirrored,) = base.compare(head.result_set, rule="ratio").rows
     assert mirrored.status.value == "same"
+
+
+def test_history_counts_alarms_of_equal_binaries(tmp_path):
+    with open_store(tmp_path / "store.sqlite") as store:
+        for number, (time_s, binary) in enumerate([(1e-3, "x"), (2e-3, "x"), (1e-3, "y"), (1, "")]):
+            store.add_run(make_run(f"r{number}", started=1e9 + number))
+            (result,) = run("", time_s).results
+            kernel = KernelInfo(name="k", binary_hash=binary)
+            store.add_results(f"r{number}", [dataclasses.replace(result, kernel=kernel)])
+        audit = history(store, canaries="").audit
+    assert (audit.compared, audit.alarms) == (1, 1)
 
 
 FAST, SLOW = (69.9, 69.92, 69.94), (200.0, 201.0, 202.0)

@@ -7,6 +7,7 @@ import math
 import typing
 from unittest import mock
 
+import jsonschema
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -117,6 +118,20 @@ def test_round_trip_is_exact(kind, data):
     assert same(codec.loads(text, type(value)), value)
     assert same(codec.loads(text.encode(), type(value)), value)
     assert codec.dumps(codec.loads(text, type(value))) == text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@patient
+@given(data=st.data())
+def test_documents_meet_their_json_schema(kind, data):
+    validator = jsonschema.Draft202012Validator(codec.json_schema(codec.KINDS[kind]))
+    document = json.loads(codec.dumps(data.draw(KINDS[kind])))
+    validator.validate(document)
+    name = data.draw(st.sampled_from(validator.schema["required"]))
+    without = {key: value for key, value in document.items() if key != name}
+    assert not validator.is_valid(without)
+    assert not validator.is_valid({**document, "unknown": 1})
+    assert not validator.is_valid({**document, name: [{}]})
 
 
 def result():

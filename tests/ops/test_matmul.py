@@ -31,6 +31,14 @@ def test_a_written_out_dtype_wins_over_the_shorthand():
     assert dict(problem.dtypes) == {"a": "f8e4m3", "b": "f8e5m2", "c": "f32", "acc": "f32"}
 
 
+def test_equal_values_of_other_types_are_still_refused():
+    """True == 1 == 1.0: options that were read for one of them are not those of another."""
+    assert gemm.problem(**SMALL, dtype="f32", alpha=1.0).options["alpha"] == 1.0
+    for alpha in (True, [1.0]):
+        with pytest.raises(ProblemError):
+            gemm.problem(**SMALL, dtype="f32", alpha=alpha)
+
+
 def test_key_has_every_default_in_one_order():
     problem = gemm.problem(bias="no", k=6, alpha=1, dtype="f32", n=5, m=np.int64(4))
     assert problem.key == (

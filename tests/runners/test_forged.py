@@ -51,7 +51,7 @@ def start(tmp_path):
 def said(worker: WorkerProcess) -> list[str]:
     """The words of its messages; `lost` ends them, with the status."""
     words: list[str] = []
-    end = time.monotonic() + 30.0
+    end = time.monotonic() + 600.0
     while time.monotonic() < end:
         for _, item in LocalWorkers().wait([worker], 1.0):
             if isinstance(item, Loss):

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 
 from kernelmark.core.errors import StoreError
 from kernelmark.core.result import Block, Case, Mode, Result, Status, Telemetry
-from kernelmark.stores.packing import pack, unpack
+from kernelmark.stores.packing import binary_hash, pack, seal, unpack
 from kernelmark.testing.stores import problem, results, same
 from kernelmark_dev.raising import raises
 from kernelmark_dev.results import make_measurement, make_result
@@ -33,6 +33,14 @@ def through(result: Result, version: bytes = b"") -> Result:
 @given(result=results())
 def test_what_is_packed_comes_back(result: Result) -> None:
     assert same(through(result), result)
+
+
+@settings(deadline=None)
+@given(result=results())
+def test_the_hash_of_the_binary_is_read_alone(result: Result) -> None:
+    packed = pack(result, {})
+    assert binary_hash(packed) == result.kernel.binary_hash
+    assert binary_hash(seal(packed, "context")) == result.kernel.binary_hash
 
 
 def test_none_is_not_nan_and_zero_keeps_its_sign() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -242,25 +243,24 @@ def series_runs(
 def audit(store: Store, newest: Sequence[Run]) -> Audit:
     """Count the rows of consecutive runs with the same binary, and the alarms that the robust rule
     raised on them. `newest` is newest first."""
-    rule = rules.load_rule("robust")
     compared = alarms = 0
-    later: ResultSet | None = None
-    for run in newest:
-        earlier = store.result_set(run.id)
-        # Judging takes longer than reading, and backends of CPUs record no binary.
-        if later is not None and _binaries(earlier) & _binaries(later):
-            try:
-                counts = compare_sets(earlier, later, rule=rule).audit
-            except NothingToDo:
-                counts = _NOT_AUDITED
-            compared += counts.compared
-            alarms += counts.alarms
-        later = earlier
+    # Reading and judging take longer than a look for binaries, of which backends of CPUs have none.
+    binaries = [store.binaries(run.id) for run in newest]
+    sets: dict[str, ResultSet] = {}
+    for (later, of_later), (earlier, of_earlier) in itertools.pairwise(
+        zip(newest, binaries, strict=True)
+    ):
+        if not of_later & of_earlier:
+            continue
+        sets = {run.id: sets.get(run.id) or store.result_set(run.id) for run in (earlier, later)}
+        try:
+            rule = rules.load_rule("robust")
+            counts = compare_sets(sets[earlier.id], sets[later.id], rule=rule).audit
+        except NothingToDo:
+            continue
+        compared += counts.compared
+        alarms += counts.alarms
     return Audit(compared=compared, alarms=alarms)
-
-
-def _binaries(results: ResultSet) -> set[str]:
-    return {result.kernel.binary_hash for result in results.results} - {""}
 
 
 def _changes(

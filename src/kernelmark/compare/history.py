@@ -618,6 +618,8 @@ def _direction(ratio: float) -> str:
 
 
 def _middle(points: Sequence[Point]) -> Point:
+    if len(points) == 1:
+        return points[0]
     failed = [p for p in points if judged_s(p) is None or p.status is not Status.OK]
     ordered = sorted(points, key=lambda point: judged_s(point) or 0.0)
     return failed[0] if failed else ordered[(len(ordered) - 1) // 2]
@@ -705,7 +707,11 @@ def _count_departed(level: Sequence[float], newest: float, min_effect: float) ->
     """Return how many of a level's last points have left it in the direction of the newest one.
     They are too few to prove a step, but must not make a lasting slowdown the expected level."""
     for count in range(min(len(level) - LEAST_POINTS, _MOST_GONE), 0, -1):
-        kept = level[:-count]
+        kept, departed = level[:-count], (newest, *level[-count:])
+        # All are outside the range of the level's own points at least. A spread takes longer.
+        low, high = quantile(kept, _WILD), quantile(kept, 1 - _WILD)
+        if min(departed) <= high and max(departed) >= low:
+            continue
         spread = _Spread.of(kept)
         first = _expected(newest, kept, spread, min_effect)
         if first.flagged and all(

@@ -163,6 +163,59 @@ def read(value: Json, hint: Any, where: str) -> Any:
     return _reader(hint)(value, hint, where)
 
 
+def json_schema(kind: type) -> dict[str, Any]:
+    """Return the JSON Schema of the documents of a kind. What values must be to each other, as
+    samples and interval of a measurement, is checked only when they are read."""
+    name = next(name for name, registered in KINDS.items() if registered is kind)
+    fields = _schema(kind)
+    return {
+        **fields,
+        "required": ["kernelmark", "version", *fields["required"]],
+        "properties": {
+            "kernelmark": {"const": name},
+            "version": {"const": VERSION},
+            **fields["properties"],
+        },
+    }
+
+
+_NUMBER = {"anyOf": [{"type": "number"}, {"enum": ["nan", "inf", "-inf"]}]}
+_SCHEMAS: dict[Any, dict[str, Any]] = {
+    int: {"type": "integer"},
+    str: {"type": "string"},
+    bool: {"type": "boolean"},
+    float: _NUMBER,
+    type(None): {"type": "null"},
+    Reason: {"type": "string", "description": "a sentence"},
+    Problem: {"type": "string", "description": "the key of a problem"},
+}
+
+
+def _schema(hint: Any) -> dict[str, Any]:
+    """Return the JSON Schema of what `_reader` reads as this type."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint in _SCHEMAS:
+        return _SCHEMAS[hint]
+    if origin in (typing.Union, types.UnionType):
+        return {"anyOf": [_schema(argument) for argument in arguments]}
+    if origin is typing.Literal:
+        return {"enum": list(arguments)}
+    if origin is tuple:
+        return {"type": "array", "items": _schema(arguments[0])}
+    if origin is not None:
+        return {"type": "object", "additionalProperties": _schema(arguments[1])}
+    if not dataclasses.is_dataclass(hint):
+        return {"enum": [member.value for member in hint]}
+    hints = _hints(cast(type, hint))
+    coded = {REASONS: {"type": "object"}} if _coded(cast(type, hint)) else {}
+    return {
+        "type": "object",
+        "required": sorted(hints.keys() - _optional(cast(type, hint))),
+        "properties": {**{name: _schema(field) for name, field in hints.items()}, **coded},
+        "additionalProperties": False,
+    }
+
+
 @functools.cache
 def _reader(hint: Any) -> Callable[[Json, Any, str], Any]:
     """Return the function that reads values of the type `hint`. It is cached, because the lookup

@@ -184,7 +184,7 @@ class Parameters:
                     f"give {name}=…" + (f" or {short}=…" if short else "") + " (-a NAME=VALUE)",
                 )
             value = default
-        if isinstance(value, bool | str | float):
+        if type(value) is not int and isinstance(value, bool | str | float):
             whole = isinstance(value, float) and value.is_integer()
             hint = f"write {written}={value:.0f}" if whole else f"for example: {written}={_EXAMPLE}"
             self._refuse_type(written, value, "an integer", hint)
@@ -251,7 +251,9 @@ class Parameters:
     def number(self, name: str, default: float) -> float:
         """Return a finite float; -0.0 becomes 0.0, so that equal problems have equal keys."""
         value = self._values.get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if type(value) is not float and (
+            isinstance(value, bool) or not isinstance(value, int | float)
+        ):
             self._refuse_type(name, value, "a number")
         try:
             real = float(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -14,6 +15,7 @@ from kernelmark import backends, ops
 from kernelmark.compare.history import History, Point, SeriesStep, Story, is_reliable, judged_s
 from kernelmark.core import codec
 from kernelmark.core.files import Cell
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import parse_key
 from kernelmark.core.result import Status
 from kernelmark.core.timing import Timing
@@ -158,10 +160,14 @@ _STEP_COLUMNS = (
 
 def timings(shown: Sequence[Story]) -> dict[str, str]:
     """Return by series the timing fields that distinguish it from series with the same text."""
-    series_parts = [parts(story) for story in shown]
+    # Keys are as distinct as the texts of problems, which take longer.
+    split = [_split(story.series, story.newest.metric) for story in shown]
     texts = distinguishing(
-        [(item["problem"], item["backend"], item["arch"], item["metric"]) for item in series_parts],
-        [item["timing"] for item in series_parts],
+        [
+            (key, backend, config, arch, story.newest.metric)
+            for story, (key, backend, config, _, arch) in zip(shown, split, strict=True)
+        ],
+        [timing for _, _, _, timing, _ in split],
     )
     return {story.series: text for story, text in zip(shown, texts, strict=True)}
 
@@ -428,23 +434,36 @@ def document(history: History, shown: Sequence[Story]) -> dict[str, Any]:
     }
 
 
-def parts(story: Story) -> dict[str, str]:
+def parts(story: Story) -> Mapping[str, str]:
     """Return the components of a series key, formatted for display."""
-    key, backend, rest = story.series.split(" | ", 2)
-    if story.newest.metric:
-        rest = rest.removesuffix(f" | {story.newest.metric}")
+    return _parts(story.series, story.newest.metric)
+
+
+@functools.lru_cache(maxsize=4096)
+def _parts(series: str, metric: str) -> Mapping[str, str]:
+    key, backend, config, timing, arch = _split(series, metric)
+    chosen = config_text(json.loads(config))
+    return FrozenDict(
+        {
+            "problem": short(parse_key(key)),
+            "backend": f"{backend} [{chosen}]" if chosen else backend,
+            "bare_backend": backend,
+            "config": config,
+            "timing": timing,
+            "arch": arch,
+            "metric": metric,
+        }
+    )
+
+
+def _split(series: str, metric: str) -> tuple[str, str, str, str, str]:
+    """Return problem, backend, config, timing and architecture of a series key."""
+    key, backend, rest = series.split(" | ", 2)
+    if metric:
+        rest = rest.removesuffix(f" | {metric}")
     rest, arch = rest.rsplit(" | ", 1)
     config, timing = rest.rsplit(" | ", 1)
-    chosen = config_text(json.loads(config))
-    return {
-        "problem": short(parse_key(key)),
-        "backend": f"{backend} [{chosen}]" if chosen else backend,
-        "bare_backend": backend,
-        "config": config,
-        "timing": timing,
-        "arch": arch,
-        "metric": story.newest.metric,
-    }
+    return key, backend, config, timing, arch
 
 
 def trend(points: Sequence[Point]) -> str:

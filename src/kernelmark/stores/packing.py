@@ -60,7 +60,7 @@ Skeleton = list[Any]
 T = TypeVar("T")
 
 
-def _maker(of: type[T]) -> Callable[..., T]:
+def maker(of: type[T]) -> Callable[..., T]:
     """Return a function that makes a value from all its fields, in order, without `__init__`.
 
     Packed values were checked when they were made, and `__init__` of a frozen dataclass would take
@@ -82,12 +82,12 @@ def _maker(of: type[T]) -> Callable[..., T]:
     return maker
 
 
-_make_result = _maker(Result)
-_make_measurement = _maker(Measurement)
-_make_block = _maker(Block)
-_make_telemetry = _maker(Telemetry)
-_make_check = _maker(Check)
-_make_kernel = _maker(KernelInfo)
+_make_result = maker(Result)
+_make_measurement = maker(Measurement)
+_make_block = maker(Block)
+_make_telemetry = maker(Telemetry)
+_make_check = maker(Check)
+_make_kernel = maker(KernelInfo)
 _STATUSES = {status.value: status for status in Status}
 _STOPS = {stop.value: stop for stop in StopReason}
 _NO_ITEMS: FrozenDict[Any] = FrozenDict()
@@ -256,6 +256,14 @@ def unpack(
         name: codec.read(exact[name], _hints()[name], name) for name in exact if name in _LATER
     }
     return dataclasses.replace(result, **later) if later else result
+
+
+def binary_hash(detail: bytes) -> str:
+    """Return the hash of the binary of a packed result, sealed or not, without checking it."""
+    body = detail[SEAL_BYTES:] if detail[0] == _SEALED else detail
+    _, length = _HEAD.unpack_from(body)
+    binary: str = json.loads(body[_HEAD.size : _HEAD.size + length])[2][2]
+    return binary
 
 
 @functools.lru_cache(maxsize=4096)

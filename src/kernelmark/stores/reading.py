@@ -21,12 +21,20 @@ from kernelmark.core.result import Case, Config, Mode, Result, Run, Status, conf
 from kernelmark.core.timing import Timing
 from kernelmark.stores import SeriesPoint, StoredEnvironment
 from kernelmark.stores.engine import cases, environments, problems, results, runs, timings
-from kernelmark.stores.packing import checksum_result, checksum_texts, unpack, unseal
+from kernelmark.stores.packing import (
+    binary_hash,
+    checksum_result,
+    checksum_texts,
+    maker,
+    unpack,
+    unseal,
+)
 
 CHECK_HINT = "`kmark store check` lists all damage; restore a copy, or export what can be read"
 _REMEMBERED = 100_000
 _MOST_RUNS = 2000  # kept in memory
 T = TypeVar("T")
+_make_point = maker(SeriesPoint)  # a history of 60 runs has 60,000
 
 
 class CaseSelection(TypedDict, total=False):
@@ -137,6 +145,12 @@ class Decoder:
         row = connection.execute(query).first()
         with whole("a stored result"):
             return None if row is None else self.decode(row)
+
+    def binaries(self, connection: Connection, run_no: int) -> set[str]:
+        """Return the hashes of the binaries of a run's kernels, as far as backends record them."""
+        query = select(results.c.detail).where(results.c.run_no == run_no)
+        with _whole("a stored result"):
+            return {binary_hash(row.detail) for row in connection.execute(query)} - {""}
 
     def roof_sources(
         self, connection: Connection, suites: Sequence[str], **selection: Unpack[CaseSelection]
@@ -320,8 +334,8 @@ def history(connection: Connection, selection: Selection, limit: int | None) -> 
     conditions = _conditions(selection)
     if limit is None and not (conditions["cases"] or conditions["results"]):
         totals: dict[str, int] = {}
-        for row in rows:
-            totals[row.run_id] = totals.get(row.run_id, 0) + (row.checksum or 0)
+        for _, _, run_id, *_, checksum in rows:
+            totals[run_id] = totals.get(run_id, 0) + (checksum or 0)
         for run_id, tally in connection.execute(
             select(runs.c.id, runs.c.tally).where(runs.c.tally.is_not(None), *conditions["runs"])
         ):
@@ -411,15 +425,18 @@ def _condition_value(value: object) -> str:
     return str(value)
 
 
+_NO_METRIC = ("", None, "", "lower")  # metric, value, unit, better
+
+
 def _points(connection: Connection, rows: Sequence[Any]) -> list[SeriesPoint]:
-    texts = _case_texts(connection, sorted({row.case_no for row in rows}))
+    texts = _case_texts(connection, sorted({row[0] for row in rows}))
     statuses = {status.value: status for status in Status}
     # A failed result has no metrics: it is a failed point of every metric that its case has.
     metrics_by_point: dict[tuple[int, str], dict[str, tuple[Any, ...]]] = {}
-    for row in rows:
-        if row.metrics:
-            named = {name: (name, None, *rest) for name, _, *rest in json.loads(row.metrics)}
-            metrics_by_point.setdefault((row.case_no, row.arch), {}).update(named)
+    for case_no, arch, *_, headlines, _, _ in rows:
+        if headlines:
+            named = {name: (name, None, *rest) for name, _, *rest in json.loads(headlines)}
+            metrics_by_point.setdefault((case_no, arch), {}).update(named)
     points = []
     for row in rows:
         # Unpacked in the order of `_POINT`: access by name takes longer than the query.
@@ -433,20 +450,21 @@ def _points(connection: Connection, rows: Sequence[Any]) -> list[SeriesPoint]:
         ):
             raise ValueError(f"the checksum of a result of run {run_id} does not match")
         series = f"{texts[case_no]} | {arch}"
-        point = SeriesPoint(
-            series=series,
-            run_id=run_id,
-            started=started,
-            status=statuses[status],
-            device=device,
-            fingerprint=fingerprint,
-            median_s=median_s,
-            low_s=low_s,
-            high_s=high_s,
-            flops=flops,
-            bytes=size,
-            modes=_modes(modes) if modes else (),
-            doubt=read_reason(json.loads(doubt)) if doubt else None,
+        point = _make_point(
+            series,
+            run_id,
+            started,
+            statuses[status],
+            device,
+            fingerprint,
+            median_s,
+            low_s,
+            high_s,
+            flops,
+            size,
+            _modes(modes) if modes else (),
+            read_reason(json.loads(doubt)) if doubt else None,
+            *_NO_METRIC,
         )
         metrics = (
             json.loads(headlines)

@@ -570,6 +570,11 @@ class Store:
         found = self._read(lambda c: tuple(self._decoder.results(c, number, {}, problems)))
         return ResultSet(run=run, results=found)
 
+    def binaries(self, run_id: str) -> set[str]:
+        """Return the hashes of the binaries of a run's kernels, as far as backends record them."""
+        number = self._number(run_id)
+        return self._read(lambda c: self._decoder.binaries(c, number))
+
     def add_result_set(self, new: ResultSet) -> Imported:
         """Add a run with its results, and return what was new. Stored data is not changed, so that
         adding a run twice has no effect."""

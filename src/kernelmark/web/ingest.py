@@ -20,6 +20,7 @@ from fastapi.responses import JSONResponse
 from kernelmark.api.compare import accept, history, unaccept
 from kernelmark.core import codec
 from kernelmark.core.errors import NothingToDo, StoreError, UsageError
+from kernelmark.core.result import ResultSet
 from kernelmark.stores.store import Scope, Store, Token
 from kernelmark.web.receiving import Receiver, Refusal
 
@@ -325,21 +326,7 @@ _BODY = {
     "requestBody": {
         "required": True,
         "description": "A results document, as kmark export --json writes it",
-        "content": {
-            "application/json": {
-                "schema": {
-                    "type": "object",
-                    "required": ["kernelmark", "version", "run", "results"],
-                    "properties": {
-                        "kernelmark": {"const": "results"},
-                        "version": {"const": codec.VERSION},
-                        "run": {"type": "object"},
-                        "results": {"type": "array", "items": {"type": "object"}},
-                        "roofs": {"type": "array", "items": {"type": "object"}},
-                    },
-                }
-            }
-        },
+        "content": {"application/json": {"schema": codec.json_schema(ResultSet)}},
     }
 }
 _RESPONSES: dict[int | str, dict[str, Any]] = {

@@ -601,8 +601,9 @@ def _decide(
         accepted = alarms
     else:
         # Words name an alarm first: other series of the same kernel need no decision.
-        accepted = [_named(text, alarms, picked) for text in accept]
-    undone = [_named(text, [s for s in picked if s.accepted], picked) for text in unaccept]
+        accepted = [_named(text, alarms, picked, "series with a regression") for text in accept]
+    decided = [story for story in picked if story.accepted]
+    undone = [_named(text, decided, picked, "series that was accepted") for text in unaccept]
     if accepted:
         api.accept(store, accepted, reason, getpass.getuser())
     for story in undone:
@@ -614,7 +615,7 @@ def _decide(
     return 0
 
 
-def _named(text: str, preferred: Sequence[Story], every: Sequence[Story]) -> Story:
+def _named(text: str, preferred: Sequence[Story], every: Sequence[Story], what: str) -> Story:
     """Return the series with this id or key, or the only one that has all these words."""
     from kernelmark.report.history import parts, series_id
 
@@ -628,7 +629,7 @@ def _named(text: str, preferred: Sequence[Story], every: Sequence[Story]) -> Sto
     candidates = fits or preferred
     shown = ", ".join(f"{series_id(s)} ({parts(s)['problem']})" for s in candidates[:5])
     raise UsageError(
-        f"{text!r} names {len(fits) or 'no'} series with a regression",
+        f"{text!r} names {len(fits) or 'no'} {what}",
         hint=f"give an id: {shown}" if shown else "'kmark history' shows the series and alarms",
     )
 

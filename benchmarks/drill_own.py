@@ -33,8 +33,9 @@ _HEADER = Header(
     arch="fake",
     model="a script",
     device="fake",
-    batch=2,
-    ahead=1,
+    pool=2,
+    refill=1,
+    lag=1,
     starts=({"a": 1},),
 )
 _TRIAL = Trial(config={"a": 1}, step="short", status=Status.OK, seconds=1e-5, at=1.7e9)

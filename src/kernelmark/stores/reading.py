@@ -149,7 +149,7 @@ class Decoder:
     def binaries(self, connection: Connection, run_no: int) -> set[str]:
         """Return the hashes of the binaries of a run's kernels, as far as backends record them."""
         query = select(results.c.detail).where(results.c.run_no == run_no)
-        with _whole("a stored result"):
+        with whole("a stored result"):
             return {binary_hash(row.detail) for row in connection.execute(query)} - {""}
 
     def roof_sources(

@@ -138,11 +138,12 @@ def judge(
             argv=tuple(context.obj or ()),
             on_verdict=show,
         )
+    lines = "".join(json.dumps(trace) + "\n" for trace in judgement.traces)
     if traces == "-":
-        put("".join(json.dumps(trace) + "\n" for trace in judgement.traces))
+        put(lines)
     elif traces:
-        with Path(traces).open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(trace) + "\n" for trace in judgement.traces)
+        with Path(traces).open("a", encoding="utf-8") as trace_file:
+            trace_file.write(lines)
     if json_file is not None:
         write(json_file, json.dumps(judgement.documents(), indent=1) + "\n")
     if judgement.run_id and not quiet:

@@ -294,6 +294,7 @@ def test_other_work_on_the_core_is_not_a_launch_s_time(monkeypatch, wall, used, 
     def clock(*readings):
         return functools.partial(next, iter(readings))
 
+    monkeypatch.setattr(cpu_module, "_foreign_code", False)
     monkeypatch.setattr(cpu_module, "_WALL_CLOCK", clock(1000, 1000 + wall))
     monkeypatch.setattr(cpu_module, "_CPU_CLOCK", clock(50, 50 + used))
     monkeypatch.setattr(cpu_module, "run_queue_ns", clock(7, 7 + waited))
@@ -306,6 +307,15 @@ def test_other_work_on_the_core_is_not_a_launch_s_time(monkeypatch, wall, used, 
 def test_waits_are_subtracted_from_wall_time_of_one_thread_only(monkeypatch, threads, method):
     monkeypatch.setattr(cpu_module, "run_queue_ns", lambda: pytest.fail("read"))
     replay = CpuReplay(lambda stream, index: None, [0], method, alone=threads == 1)
+    assert replay.run().interrupted_s == 0.0
+
+
+def test_beside_a_kernel_file_nothing_is_subtracted(monkeypatch):
+    # Its code could leave the work to a process that it starts.
+    monkeypatch.setattr(cpu_module, "_foreign_code", False)
+    monkeypatch.setattr(cpu_module, "run_queue_ns", lambda: pytest.fail("read"))
+    cpu_module.note_foreign_code()
+    replay = CpuReplay(lambda stream, index: None, [0], alone=True)
     assert replay.run().interrupted_s == 0.0
 
 

@@ -42,6 +42,7 @@ from kernelmark.core.tensor import TensorSpec
 from kernelmark.core.timing import Timing
 from kernelmark.core.units import join_and, join_commas, plain_number
 from kernelmark.devices.base import ArgumentSet, Device, Stream, Tensor
+from kernelmark.devices.cpu import note_foreign_code
 from kernelmark.host.processes import existing_objects_frozen
 from kernelmark.measure.protocol import measure
 from kernelmark.numerics.generate import Inputs
@@ -548,6 +549,7 @@ class _CallKernel(Kernel):
     def __init__(
         self, fn: Function, name: str, call: _Call, device: Device, sets: Sequence[ArgumentSet]
     ) -> None:
+        note_foreign_code()
         self.info = KernelInfo(name=name)
         self._fn = fn
         self._call = call

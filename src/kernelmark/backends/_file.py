@@ -68,6 +68,7 @@ from kernelmark.core.reason import Reason, prefixed
 from kernelmark.core.result import Config, ConfigValue, KernelInfo, Space
 from kernelmark.core.units import join_commas
 from kernelmark.devices.base import ArgumentSet, Device, Stream, Tensor
+from kernelmark.devices.cpu import note_foreign_code
 from kernelmark.gpu.driver import Driver, pack
 from kernelmark.gpu.rtc import Binary, compile_source
 from kernelmark.ops._own import Definition, OwnOp
@@ -655,6 +656,7 @@ def _load(path: Path) -> ModuleType:
     sys.modules[name] = module  # Triton looks up a kernel's source through its module
     try:
         with contextlib.redirect_stdout(sys.stderr):  # `--json -` writes to stdout
+            note_foreign_code()
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise UsageError(

@@ -211,6 +211,12 @@ def test_failures_are_states():
     assert story(series([1e-3, None, 1e-3])).screen.status.value == "fixed"
 
 
+def test_a_success_without_a_time_or_metric_is_broken():
+    points = series([1e-3, 1e-3, None])
+    screen = story([*points[:-1], replace(points[-1], status=Status.OK)]).screen
+    assert (screen.status.value, screen.before, screen.since) == ("broken", "night1", "night2")
+
+
 def test_several_devices_of_a_run_are_one_point():
     doubled = [p for p in series(noisy(8)) for _ in range(3)]
     assert len(story(doubled).points) == 8

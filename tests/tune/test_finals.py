@@ -79,7 +79,7 @@ def test_what_is_surely_and_clearly_faster_is_kept():
         ({"low": 0.999}, "not-faster", {"rounds": 6}),
         ({"ratio": 0.2, "low": 0.1, "high": 0.3}, "slower", {"ratio": 0.2}),
         ({"low": 0.0, "rounds": 4}, "not-faster", {"rounds": 4}),
-        ({"ratio": 1.02, "low": 1.01}, "ratio-too-small", {"ratio": 1.02}),
+        ({"ratio": 1.02, "low": 1.01}, "gain-too-small", {"ratio": 1.02}),
         (
             {"ratio": 1.05, "low": 1.04, "reference_us": 5.0},
             "gain-too-small",

@@ -115,14 +115,12 @@ CODES = {
     "canary-moved": "a canary changed, and so did the machine",
     # Whether a tuned config is kept
     "nothing-to-tune": "the backend has no space for the problem",
-    "nothing-measured": "nothing was measured",
     "disturbed": "too noisy to judge: other work ran",
     "slower": "slower than the reference",
     "faster": "faster than the reference",
     "not-faster": "not significantly faster",
     "too-noisy": "too noisy to judge",
-    "ratio-too-small": "gains a smaller factor than required",
-    "gain-too-small": "gains less time than required",
+    "gain-too-small": "gains a smaller factor, or less time, than required",
     # Imported results
     "times-left-out": "times of a file were left out; `why`: impossible, or ignored by its tool",
     "may-be-cut": "the file may be truncated",

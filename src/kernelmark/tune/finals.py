@@ -138,7 +138,7 @@ def decide(
     if fault is not None:
         return False, Reason(f"not verified: {fault}")
     if score is None:
-        cause = reference_fault or Reason("nothing was measured", "nothing-measured")
+        cause = reference_fault or Reason("nothing was measured")
         return False, Reason(f"the reference has no time: {cause}")
     if disturbed is not None:
         return False, Reason(
@@ -185,7 +185,7 @@ def decide(
     if score.ratio < acceptance.min_ratio:
         return False, Reason(
             f"gains too little: {_score(score)}, {acceptance.min_ratio:g} × is required{but}",
-            "ratio-too-small",
+            "gain-too-small",
             **shown,
         )
     if gain_s < acceptance.min_gain_us * _US:

@@ -131,7 +131,7 @@ def test_more_that_is_asked_of_a_winner_is_decided_anew(kmark, folder, export, s
     assert ended.code == 0, ended.err
     assert "1 of 2 problems kept" in ended.err
     assert (shown()[FIRST]["state"], shown()[FIRST]["kept"]) == ("done", "no")
-    assert {o.name: o.reason.code for o in results.read(folder)}[FIRST] == "ratio-too-small"
+    assert {o.name: o.reason.code for o in results.read(folder)}[FIRST] == "gain-too-small"
     assert folder.journal(FIRST).read_text().count('"line":"trial"') == trials
     ended, configs = export()
     assert (ended.code, configs) == (0, 1)

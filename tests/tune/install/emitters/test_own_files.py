@@ -2,6 +2,7 @@
 
 import json
 import runpy
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -18,9 +19,9 @@ NOTHING = FrozenDict()
 ALGO = "id=66 tile=20 split_k=2 reduction=1"
 
 
-def algo(w, name="BBS_TN_0", version="13.1.0", text=ALGO, **more):
+def algo(w, name="BBS_TN_0", version="13.1.0", text=ALGO, problem=None, **more):
     config = {"algo": text, **more}
-    return w.outcome(name, None, "cublaslt", config, version=version, arch="sm_90")
+    return w.outcome(name, problem, "cublaslt", config, version=version, arch="sm_90")
 
 
 # -- cuBLASLt
@@ -100,6 +101,26 @@ def test_the_file_runs_alone_and_finds(w, tmp_path):
     found["kwargs"]["BLOCK_M"] = 1
     again = lookup("gemm", ["bf16", "bf16", "bf16", "f32"], "nt", 16, 512, 1024, arch="sm_90")
     assert again["kwargs"]["BLOCK_M"] == 16
+
+
+def test_winners_of_several_backends_name_theirs(w, tmp_path):
+    reached = {"cublaslt": 1e-5, "triton": 1.1e-5, "torch": 2e-5}
+    outcomes = [
+        w.outcome("A", w.product(m=16), arch="sm_90"),
+        algo(w, "B", problem=w.product(m=64)),
+        w.outcome("C", w.product(m=4096), "torch", {}, arch="sm_90", reference="cublaslt"),
+    ]
+    several = [replace(outcome, reached_s=FrozenDict(reached)) for outcome in outcomes]
+    lookup = run(applied(tmp_path, *several))["lookup"]
+
+    def found(m):
+        return lookup("gemm", ["bf16"] * 3 + ["f32"], "nt", m, 512, 1024, arch="sm_90")
+
+    assert "backend" not in found(16), "what triton.Config takes"
+    assert found(64) == {"backend": "cublaslt", "kwargs": {"algo": ALGO}}
+    assert found(4096) == {"backend": "torch", "kwargs": {}}
+    alone = PYTHON.emit(outcomes[2:], tmp_path / "b.py", NOTHING)
+    assert [skipped.name for skipped in alone.skipped] == ["C"], "the default of a single backend"
 
 
 def test_a_dispatcher_takes_the_nearest_m_and_a_default_and_counts(w, tmp_path):

@@ -380,10 +380,7 @@ def _with_packing(spaces: Sequence[tuple[Form, Space]], target: Target, *, conv:
             part
             for form, tiles in spaces
             for part in (
-                {
-                    **{name: (value,) for name, value in chosen(form).items()},
-                    **tiles.parameters,
-                },
+                {**{name: (value,) for name, value in chosen(form).items()}, **tiles.parameters},
                 *({name: (value,) for name, value in point.items()} for point in left(form)),
             )
         ),

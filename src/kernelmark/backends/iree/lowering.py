@@ -641,9 +641,7 @@ def _conv_sizes(root: Root) -> tuple[int, int, int, int]:
     return (*root.sizes["image"], root.size("channels"), root.size("terms"))
 
 
-def _conv_values(
-    root: Root, lanes: int, registers: int
-) -> Mapping[str, tuple[ConfigValue, ...]]:
+def _conv_values(root: Root, lanes: int, registers: int) -> Mapping[str, tuple[ConfigValue, ...]]:
     """Return divisors: with others, IREE 3.13 computes a convolution element by element (17 × 17
     outputs with 8 columns at once: 15 ms, with 17: 0.57)."""
     if root.size("batch") == 1:
@@ -815,9 +813,7 @@ def _rewrites(problem: Problem, form: Form) -> tuple[Rewrite, ...]:
     if problem.options["layout"] == "nhwc" and (form.im2col or form.bands > 1):
         rewritten.append((by_hwcf, True))
     return tuple(
-        Rewrite(
-            root=root, function=conv_function(problem, function_name(root), form, hwcf=hwcf)
-        )
+        Rewrite(root=root, function=conv_function(problem, function_name(root), form, hwcf=hwcf))
         for root, hwcf in rewritten
     )
 
@@ -991,10 +987,7 @@ def _hwcf_root(problem: Problem, bands: int) -> Root:
     rows, columns = named.sizes["image"]
     split = {"batch": (problem.dims["n"] * bands,), "image": (rows // bands, columns)}
     return dataclasses.replace(
-        named,
-        reads=(image, "r, s, c, f", result),
-        sizes={**named.sizes, **split},
-        prefix="direct_",
+        named, reads=(image, "r, s, c, f", result), sizes={**named.sizes, **split}, prefix="direct_"
     )
 
 

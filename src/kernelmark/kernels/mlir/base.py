@@ -152,8 +152,8 @@ class Form:
 
     `gpu` selects the forms that GPU code generation expects. `im2col` writes a convolution as a
     GEMM, `hwcf` as the named op of nhwc images and transposed filters, with one image split into
-    `bands` of rows. `dynamic` names the dims that are dynamic for the compiler; `text` gets them as `Size` in
-    the problem and its tensors.
+    `bands` of rows. `dynamic` names the dims that are dynamic for the compiler; `text` gets them as
+    `Size` in the problem and its tensors.
     """
 
     gpu: bool = False

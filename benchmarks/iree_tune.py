@@ -51,7 +51,8 @@ LISTED = 1000
 LISTED_S = 2.0
 # A ratio in a fresh process may be this much lower than the one that was tuned.
 REPRODUCED = 0.9
-ROUNDS = 8
+ROUNDS = 6
+PLAIN_ROUNDS = 2
 IREE_DEFAULT = {"data_tiling": False}
 PACKED = {"data_tiling": True}
 NAMED_CONV = {**IREE_DEFAULT, "im2col": False, "hwcf": False}
@@ -92,7 +93,7 @@ _AMD = (
 
 
 def unseen_keys() -> list[str]:
-    """Return random problems: 26 GEMMs, 24 convolutions in both layouts, 10 attentions."""
+    """Return random problems, shuffled: 26 GEMMs, 24 convolutions of both layouts, 10 attentions."""
     draw, keys = random.Random(_SEED), []
     for _ in range(26):
         m, n, k = (draw.choice((draw.randint(9, 420), 8 * draw.randint(2, 50))) for _ in "mnk")
@@ -110,7 +111,9 @@ def unseen_keys() -> list[str]:
     for _ in range(10):
         heads, seq, dim = draw.randint(2, 6), draw.randint(90, 320), 8 * draw.randint(4, 10)
         keys.append(f"attention heads={heads} seq={seq} dim={dim} dtype=f32")
-    return list(dict.fromkeys(keys))
+    keys = list(dict.fromkeys(keys))
+    draw.shuffle(keys)
+    return keys
 
 
 def problem_keys() -> list[str]:
@@ -136,6 +139,7 @@ def main() -> int:
     parser.add_argument("--amd", type=int, default=5, help="candidates of each AMD problem")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--unseen", action="store_true", help="60 other problems")
+    parser.add_argument("--count", type=int, help="only the first N problems")
     parser.add_argument("--quick", action="store_true", help="few problems; writes no file")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
@@ -151,6 +155,7 @@ def run(given: argparse.Namespace, folder: Path) -> int:
         return 2
     keys = unseen_keys() if given.unseen else problem_keys()
     keys = [keys[1], keys[20], keys[31], keys[-4]] if given.quick else keys
+    keys = keys[: given.count]
     folder.mkdir(parents=True, exist_ok=True)
     problems = [ops.parse(key) for key in keys]
     plain = [plain_times(problem, folder) for problem in problems]
@@ -201,14 +206,13 @@ def plain_sides(problem: Problem) -> dict[str, tuple[dict[str, bool], tuple[str,
     other = {**IREE_DEFAULT, "hwcf": True} if problem.dims["r"] > 1 else IREE_DEFAULT
     return {
         "none": (NAMED_CONV, ()),
-        "peel": (NAMED_CONV, _PEEL),
         "hwcf" if problem.dims["r"] > 1 else "im2col": (other, ()),
         "im2col packed": ({**PACKED, "im2col": True}, ()),
     }
 
 
 def plain_times(problem: Problem, folder: Path) -> dict[str, float]:
-    """Return milliseconds of each side, the median of three turns; kept in the folder."""
+    """Return milliseconds of each side, the median of some turns; kept in the folder."""
     name = f"{problem.op}_{hashlib.sha256(problem.key.encode()).hexdigest()[:12]}"
     kept = folder / f"{name}.json"
     if kept.exists():
@@ -217,7 +221,7 @@ def plain_times(problem: Problem, folder: Path) -> dict[str, float]:
         side: _compile(problem, config, flags, folder / f"{name}.{side}.vmfb".replace(" ", "_"))
         for side, (config, flags) in plain_sides(problem).items()
     }
-    ms = _in_turns(binaries, problem, 3)
+    ms = _in_turns(binaries, problem, PLAIN_ROUNDS)
     kept.write_text(json.dumps(ms))
     print(problem.key, {side: round(each, 4) for side, each in ms.items()}, flush=True)
     return ms

@@ -22,7 +22,7 @@ from kernelmark.iree.dispatches import (
     save_workload,
     workload_of,
 )
-from kernelmark.iree.modules import Variant, parse_variant
+from kernelmark.iree.modules import Variant, load_candidates, parse_variant
 from kernelmark.stores import open_store
 from kernelmark.workloads import suites, workload
 
@@ -452,6 +452,7 @@ def test_plans_that_cannot_be(module):
         {"variants": ()},
         {"variants": (base, base)},
         {"rounds": 1},
+        {"finalists": 0},
         {"tolerance": -1.0},
         {"tolerance": math.nan},
         {"timeout_s": 0.0},

@@ -50,6 +50,7 @@ _SOFTMAX = {
 _UKERNELS = "--iree-llvmcpu-enable-ukernels=all"
 DATA_TILING = "--iree-opt-data-tiling"
 _SHORT_BYTES = 16  # of a NEON register
+_GEMM_NAMES = ("tile_", "cache_", "vector_", "data_tiling")
 _PACKED_OPS = ("gemm", "batched_gemm", "conv")
 
 
@@ -180,7 +181,7 @@ def depends(problem: Problem, config: Config) -> dict[str, bool]:
 
 def form_of(problem: Problem, config: Config, target: Target) -> Form:
     """Return the MLIR form that a config requests, or the default."""
-    default = _default_conv(problem, target)
+    default = _default_conv(problem, target, config)
     hwcf, im2col = (
         get_flag("iree", config, name, default=name == default and not config.get(other))
         for name, other in (("hwcf", "im2col"), ("im2col", "hwcf"))
@@ -201,16 +202,20 @@ def _searched(problem: Problem, form: Form) -> Form:
     return dataclasses.replace(form, bands=bands)
 
 
-def _default_conv(problem: Problem, target: Target) -> str:
-    """Return the form of a convolution on a CPU: im2col, hwcf, or "" for the named op.
+def _default_conv(problem: Problem, target: Target, config: Config) -> str:
+    """Return the form of a convolution on a CPU: im2col, hwcf, or "" for the named op. Tiles of a
+    GEMM, or packed operands, are those of im2col.
 
     On AVX-512 and one core, hwcf takes 0.8 ms where im2col takes 1.5 (1×28×28, 64 → 64 channels,
     3×3), and 0.09 instead of 0.34 (7×7, 3 → 32); single taps are a GEMM. On a Neoverse N1, im2col
     is as fast as the named op (1×1, nhwc) or 3 to 15 times faster; hwcf was not measured there."""
     if target.gpu or not _has_columns(problem):
         return ""
+    if any(config.get(name) for name in config if name.startswith("direct_")):
+        return "hwcf"
+    gemm = any(config.get(name) for name in config if name.startswith(_GEMM_NAMES))
     wide = target.vector_bytes > _SHORT_BYTES
-    return "hwcf" if wide and _has_hwcf(problem) else "im2col"
+    return "hwcf" if wide and _has_hwcf(problem) and not gemm else "im2col"
 
 
 def _dynamic(problem: Problem, config: Config) -> tuple[str, ...]:

@@ -872,6 +872,13 @@ def roots(problem: Problem, form: Form) -> tuple[Root, ...]:
     return root_ops
 
 
+def model_roots(problem: Problem, form: Form) -> tuple[Root, ...]:
+    """Return the root ops of a problem as a model has it, which may be rewritten as others."""
+    root_ops = roots(problem, form)
+    rewritten = problem.op == "conv" and (form.im2col or form.hwcf)
+    return (_named_conv(problem),) if rewritten else root_ops
+
+
 def _gemm_roots(problem: Problem) -> tuple[Root, ...]:
     d, o = problem.dims, problem.options
     types = (_type(problem, "a"), _type(problem, "b"), _type(problem, "acc"))

@@ -318,6 +318,38 @@ def test_the_example_with_a_planted_error_fails(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.slow
+def test_of_many_candidates_the_fastest_right_ones_are_measured_in_full(module, tmp_path):
+    folder = tmp_path / "specs"
+    folder.mkdir()
+    for number in (2, 10):
+        _spec(folder, f"{number}_spec.mlir", terms=32)
+    _spec(folder, "3_wrong.mlir", terms=16)
+    _spec(folder, "4_other.mlir", op="linalg.batch_matmul", terms=32)
+    (folder / "5_bad.mlir").write_text("module {")
+    base = Variant(name="base")
+    candidates = load_candidates(folder, base)
+    names = ("2_spec", "3_wrong", "4_other", "5_bad", "10_spec")
+    assert tuple(variant.name for variant in candidates) == names
+    plan = VariantPlan(module=module, variants=(base, *candidates), rounds=2, finalists=1)
+    report = compare_variants(plan)
+    found = {outcome.variant.name: outcome for outcome in report.outcomes}
+    assert [found[name].status for name in ("base", *names)] == [
+        *(Status.OK, Status.OK, Status.WRONG, Status.OK, Status.COMPILE_ERROR, Status.OK)
+    ]
+    assert found["4_other"].specs_applied is False
+    assert {name for name, one in found.items() if one.end_to_end} == {"base", "2_spec", "10_spec"}
+    final = [name for name, one in found.items() if one.end_to_end_verdict]
+    assert final in (["2_spec"], ["10_spec"])
+    assert not report.failed
+
+
+def test_a_folder_without_candidates_is_a_usage_error(tmp_path):
+    for folder in (tmp_path, tmp_path / "none"):
+        with pytest.raises(UsageError):
+            load_candidates(folder, Variant(name="base"))
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(
     platform.machine() not in CPUS, reason=f"the example is for {' and '.join(CPUS)}"
 )

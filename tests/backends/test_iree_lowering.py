@@ -250,7 +250,7 @@ def test_a_cpu_space_holds_something_unless_a_loop_is_folded(m, n, k):
     [
         ("x86_64", "copy n=64 dtype=f32"),
         ("x86_64", "gemm m=64 n=1 k=64 dtype=f32"),
-        ("x86_64", "conv n=2 c=16 h=14 w=14 k=32 r=3 s=3 dtype=f32"),
+        ("x86_64", "conv n=2 c=16 h=14 w=14 k=32 r=1 s=1 dtype=f32"),
         ("x86_64", "conv n=1 c=16 h=14 w=14 k=32 r=3 s=3 dtype=f32 groups=2"),
         ("x86_64", "attention heads=8 seq=64 dim=64 dtype=f16 kv=f8e4m3"),
         ("gfx942", "gemm m=96 n=96 k=1 dtype=f16"),

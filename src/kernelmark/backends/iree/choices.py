@@ -403,18 +403,22 @@ def _lowerings(
 
 def untunable(problem: Problem, target: Target) -> Reason:
     """Return why no lowering config can be tried for a problem; empty if one can."""
-    try:
-        lowerings = lowering.space(problem, form_of(problem, {}, target), target, seeded=False)
-    except Unsupported as error:
-        return error.message
-    if next(iter(lowerings), None) is not None:
-        return NO_REASON
-    causes = Counter(
-        lowerings.forbids(dict(zip(lowerings.parameters, values, strict=True)))
-        for values in itertools.product(*lowerings.parameters.values())
-    )
-    ((cause, _),) = causes.most_common(1)
-    return Reason(f"every combination of tiles is ruled out; most often, {cause}")
+    reasons = []
+    for form in _forms(problem, target):
+        try:
+            lowerings = lowering.space(problem, form, target, seeded=False)
+        except Unsupported as error:
+            reasons.append(error.message)
+            continue
+        if next(iter(lowerings), None) is not None:
+            return NO_REASON
+        causes = Counter(
+            lowerings.forbids(dict(zip(lowerings.parameters, values, strict=True)))
+            for values in itertools.product(*lowerings.parameters.values())
+        )
+        ((cause, _),) = causes.most_common(1)
+        reasons.append(Reason(f"every combination of tiles is ruled out; most often, {cause}"))
+    return reasons[0]
 
 
 BATCH_FUNCTION = "many"

@@ -21,7 +21,7 @@ from typing import Any
 from kernelmark import ops
 from kernelmark.backends.iree import choices, lowering
 from kernelmark.backends.iree.compiler import compiler_present, spec_flags
-from kernelmark.backends.iree.spec import EMPTY, Lowering, Spec, parse_spec
+from kernelmark.backends.iree.spec import EMPTY, Spec, parse_spec
 from kernelmark.backends.iree.spec import RootEntry as SpecEntry
 from kernelmark.backends.iree.targets import Target, target
 from kernelmark.core.environment import DeviceInfo
@@ -221,7 +221,7 @@ def _clashes(
     lowering."""
     archs = {str(note["arch"]) for note in base.notes.values()}
     kept_roots = {(key["arch"], name) for key in unchanged for name in key["match"].split()}
-    taken: dict[str, Lowering] = {}
+    taken: set[str] = set()
     clashes = []
     for key, outcome in sorted(kept.items(), key=lambda item: -item[1].saved_s):
         try:
@@ -234,10 +234,10 @@ def _clashes(
             reason = f"the file is for {', '.join(sorted(archs))}, not for {outcome.arch}"
         elif any((outcome.arch, entry.root.name) in kept_roots for entry in entries):
             reason = "a problem that did not gain has the same root op"
-        elif any(taken.get(e.root.name, e.lowering) != e.lowering for e in entries):
-            reason = "another winner has the same root op with another config"
+        elif taken & {entry.root.name for entry in entries}:
+            reason = "another winner has the same root op"
         else:
-            taken |= {entry.root.name: entry.lowering for entry in entries}
+            taken |= {entry.root.name for entry in entries}
             continue
         clashes.append((key, reason))
     return clashes

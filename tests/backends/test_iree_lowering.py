@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelmark import ops
-from kernelmark.backends.iree import choices, compiler
+from kernelmark.backends.iree import choices, compiler, lowering
 from kernelmark.backends.iree.spec import EMPTY, missing, parse_spec
 from kernelmark.backends.iree.targets import target, vector_unit
 from kernelmark.core.environment import DeviceInfo
@@ -146,6 +146,22 @@ def test_packing_is_tried_without_tiles(vector_bytes, key, places):
     assert len(untiled) == (3 if key.startswith("conv") else 1)
 
 
+@pytest.mark.parametrize(
+    ("arch", "key"),
+    [
+        ("gfx942", "conv n=1 c=16 h=14 w=14 k=32 r=3 s=3 dtype=f16"),
+        ("x86_64", "conv n=1 c=16 h=14 w=14 k=32 r=3 s=3 dtype=f32 groups=2"),
+        ("x86_64", "attention heads=8 seq=64 dim=64 dtype=f32"),
+    ],
+)
+def test_only_a_convolution_without_groups_on_a_cpu_has_hwcf_filters(arch, key):
+    problem = ops.parse(key)
+    for config in ({"hwcf": True}, {"direct_tile_p": 2}):
+        assert not choices.form_of(problem, config, goal(arch)).hwcf
+        with pytest.raises(Unsupported):
+            choices.choose(problem, config, goal(arch))
+
+
 @pytest.mark.parametrize("layout", ["nhwc", "nchw"])
 def test_one_image_is_tuned_in_bands_of_rows(layout):
     """IREE drops the tiles of a convolution of one image."""
@@ -162,6 +178,19 @@ def test_one_image_is_tuned_in_bands_of_rows(layout):
         bad = {**found.default, name: value + 27}
         with pytest.raises(Unsupported):
             choices.choose(problem, bad, cpu)
+
+
+@pytest.mark.parametrize("vector_bytes", [16, 64])
+@pytest.mark.parametrize("layout", ["nhwc", "nchw"])
+def test_a_tuned_convolution_is_found_by_the_op_of_the_model(layout, vector_bytes):
+    """Also where the backend's default form has no tiles: im2col of several images in nchw."""
+    problem = ops.parse(f"conv n=2 c=16 h=14 w=14 k=32 r=3 s=3 pad=1 dtype=f32 layout={layout}")
+    cpu = replace(goal("x86_64"), vector_bytes=vector_bytes, registers=32)
+    (model,) = lowering.model_roots(problem, choices.form_of(problem, {}, cpu))
+    found = choices.space(problem, cpu)
+    for config in (found.default, *found.seeds):
+        (entry,) = choices.choose(problem, config, cpu).entries
+        assert model in [rewrite.root for rewrite in entry.rewrites]
 
 
 def test_a_convolution_without_bands_has_no_tiles_but_those_of_im2col():

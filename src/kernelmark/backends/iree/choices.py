@@ -202,7 +202,7 @@ def form_of(problem: Problem, config: Config, target: Target) -> Form:
         # On AMD GPUs as models have it, so that a spec matches their convolutions.
         named=target.driver == "hip",
         im2col=im2col,
-        hwcf=hwcf,
+        hwcf=hwcf and not target.gpu and _has_columns(problem),
         dynamic=_dynamic(problem, config),
     )
     tiled = any(value for name, value in config.items() if name.startswith("direct_"))

@@ -463,7 +463,7 @@ def entries(
 def _rewrites(problem: Problem, form: Form) -> tuple[Rewrite, ...]:
     """Return how the named convolutions of a model are rewritten as the tuned op: that of the
     problem's layout and, for nhwc images, that of hwcf filters, unless it is the tuned op."""
-    if problem.op != "conv" or form.gpu or not (form.im2col or form.hwcf):
+    if not _is_rewritten(problem, form):
         return ()
     named, by_hwcf = _named_conv(problem), _hwcf_root(problem, 1)
     rewritten = [(named, False)]
@@ -473,6 +473,10 @@ def _rewrites(problem: Problem, form: Form) -> tuple[Rewrite, ...]:
         Rewrite(root=root, function=conv_function(problem, function_name(root), form, hwcf=hwcf))
         for root, hwcf in rewritten
     )
+
+
+def _is_rewritten(problem: Problem, form: Form) -> bool:
+    return problem.op == "conv" and not form.gpu and (form.im2col or form.hwcf)
 
 
 def _tiles(target: Target) -> Tiles:
@@ -538,9 +542,7 @@ def roots(problem: Problem, form: Form) -> tuple[Root, ...]:
 
 def model_roots(problem: Problem, form: Form) -> tuple[Root, ...]:
     """Return the root ops of a problem as a model has it, which may be rewritten as others."""
-    root_ops = roots(problem, form)
-    rewritten = problem.op == "conv" and (form.im2col or form.hwcf)
-    return (_named_conv(problem),) if rewritten else root_ops
+    return (_named_conv(problem),) if _is_rewritten(problem, form) else roots(problem, form)
 
 
 def _gemm_roots(problem: Problem) -> tuple[Root, ...]:

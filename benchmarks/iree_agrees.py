@@ -6,6 +6,7 @@ Each module is compiled once; both are called in turns, one thread, in an order 
 round. kernelmark runs the same program, but with shorter repetitions and with the statistics of
 dispatches, which must not cost time. Differences are of medians over rounds, in wall time and in
 CPU time; on a machine that is not quiet only CPU time, or the fastest round, can agree to 2 %.
+The paired ratio of CPU times has the interval over rounds that `kmark iree ab` gives.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from kernelmark.iree.modules import (
     resolve_target,
 )
 from kernelmark.iree.signature import read_signature
+from kernelmark.stats.paired import paired_verdict
 from kernelmark_dev import evidence
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "iree"
@@ -91,8 +93,12 @@ def compared(module: Path, folder: Path, rounds: int) -> dict[str, Any]:
         }
         for field in ("samples_s", "cpu_s")
     )
+    paired = paired_verdict(cpu["tool"], cpu["kmark"])
     return {
         "module": module.stem,
+        "paired": paired.ratio,
+        "paired_low": paired.low,
+        "paired_high": paired.high,
         "tool_s": statistics.median(wall["tool"]),
         **{
             name: choose(times["kmark"]) / choose(times["tool"]) - 1
@@ -115,10 +121,15 @@ def main() -> int:
         for module in modules(Path(temporary)):
             rows.append(row := compared(module, Path(temporary), given.rounds))
             shown = "  ".join(f"{name} {row[name]:+7.2%}" for name in ("wall", "fastest", "cpu"))
-            print(f"{row['module']:20} {row['tool_s'] * 1e3:9.4f} ms  {shown}", flush=True)
+            interval = f"{row['paired']:.4f} ({row['paired_low']:.4f} to {row['paired_high']:.4f})"
+            print(
+                f"{row['module']:20} {row['tool_s'] * 1e3:9.4f} ms  {shown}  paired {interval}",
+                flush=True,
+            )
     counts = {
         name: sum(abs(row[name]) <= LIMIT for row in rows) for name in ("wall", "fastest", "cpu")
     }
+    counts["paired CPU"] = sum(abs(row["paired"] - 1) <= LIMIT for row in rows)
     bars = [
         (f"within {LIMIT:.0%} in {name} time", f"{count} of {len(rows)}", count == len(rows))
         for name, count in counts.items()

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelmark import ops
-from kernelmark.backends.iree import choices, compiler
+from kernelmark.backends.iree import choices, compiler, lowering
 from kernelmark.backends.iree.spec import EMPTY, missing, parse_spec
 from kernelmark.backends.iree.targets import target, vector_unit
 from kernelmark.core.environment import DeviceInfo
@@ -128,7 +128,7 @@ def test_short_registers_have_tiles_of_their_own():
         # Measured on a Neoverse N1 only: elsewhere they come after all tiles.
         (16, "gemm m=256 n=256 k=256 dtype=f32", {1: True}),
         (64, "gemm m=256 n=256 k=256 dtype=f32", {-1: True}),
-        (16, CPU[3], {1: True, 2: False}),
+        (16, CPU[3], {1: True, 2: False, -1: False}),
         (64, CPU[3], {-2: True, -1: False}),
     ],
 )
@@ -136,11 +136,69 @@ def test_packing_is_tried_without_tiles(vector_bytes, key, places):
     some = replace(goal("x86_64"), vector_bytes=vector_bytes, registers=32)
     found = choices.space(ops.parse(key), some)
     starts = [found.default, *found.seeds]
+    sizes = [name for name in starts[0] if "_" in name[-2:]]
     for place, packed in places.items():
         flags = {"data_tiling": packed, "ukernels": packed}
         assert starts[place].items() >= flags.items()
-        assert not any(starts[place][name] for name in starts[0] if "_" in name[-2:])
-    assert sum(not one["tile_m"] for one in found) == len(places)
+        assert not any(starts[place][name] for name in sizes)
+    untiled = [one for one in found if not any(one[name] for name in sizes)]
+    assert {*untiled} <= {*starts}
+    assert len(untiled) == (3 if key.startswith("conv") else 1)
+
+
+@pytest.mark.parametrize(
+    ("arch", "key"),
+    [
+        ("gfx942", "conv n=1 c=16 h=14 w=14 k=32 r=3 s=3 dtype=f16"),
+        ("x86_64", "conv n=1 c=16 h=14 w=14 k=32 r=3 s=3 dtype=f32 groups=2"),
+        ("x86_64", "attention heads=8 seq=64 dim=64 dtype=f32"),
+    ],
+)
+def test_only_a_convolution_without_groups_on_a_cpu_has_hwcf_filters(arch, key):
+    problem = ops.parse(key)
+    for config in ({"hwcf": True}, {"direct_tile_p": 2}):
+        assert not choices.form_of(problem, config, goal(arch)).hwcf
+        with pytest.raises(Unsupported):
+            choices.choose(problem, config, goal(arch))
+
+
+@pytest.mark.parametrize("layout", ["nhwc", "nchw"])
+def test_one_image_is_tuned_in_bands_of_rows(layout):
+    """IREE drops the tiles of a convolution of one image."""
+    problem = ops.parse(f"conv n=1 c=16 h=14 w=14 k=32 r=3 s=3 pad=1 dtype=f32 layout={layout}")
+    cpu = replace(goal("x86_64"), vector_bytes=64, registers=32)
+    found = choices.space(problem, cpu)
+    (entry,) = choices.choose(problem, found.default, cpu).entries
+    assert entry.root.sizes["batch"] == (2,)
+    assert entry.root.sizes["image"] == (7, 14)
+    # In a model it is the named op of either order of filters.
+    assert len(entry.rewrites) == (2 if layout == "nhwc" else 1)
+    tiles = {name: value for name, value in found.default.items() if name.startswith("direct_")}
+    for name, value in tiles.items():
+        bad = {**found.default, name: value + 27}
+        with pytest.raises(Unsupported):
+            choices.choose(problem, bad, cpu)
+
+
+@pytest.mark.parametrize("vector_bytes", [16, 64])
+@pytest.mark.parametrize("layout", ["nhwc", "nchw"])
+def test_a_tuned_convolution_is_found_by_the_op_of_the_model(layout, vector_bytes):
+    """Also where the backend's default form has no tiles: im2col of several images in nchw."""
+    problem = ops.parse(f"conv n=2 c=16 h=14 w=14 k=32 r=3 s=3 pad=1 dtype=f32 layout={layout}")
+    cpu = replace(goal("x86_64"), vector_bytes=vector_bytes, registers=32)
+    (model,) = lowering.model_roots(problem, choices.form_of(problem, {}, cpu))
+    found = choices.space(problem, cpu)
+    for config in (found.default, *found.seeds):
+        (entry,) = choices.choose(problem, config, cpu).entries
+        assert model in [rewrite.root for rewrite in entry.rewrites]
+
+
+def test_a_convolution_without_bands_has_no_tiles_but_those_of_im2col():
+    key = "conv n=1 c=16 h=13 w=13 k=32 r=3 s=3 pad=1 dtype=f32 layout=nhwc"
+    cpu = replace(goal("x86_64"), vector_bytes=64, registers=32)
+    found = choices.space(ops.parse(key), cpu)
+    assert not any(name.startswith("direct_") for name in found.parameters)
+    assert all(config["im2col"] for config in (found.default, *found.seeds))
 
 
 def test_plans_and_configs_from_before_packing_stay_valid():
@@ -240,7 +298,7 @@ def test_a_cpu_space_holds_something_unless_a_loop_is_folded(m, n, k):
     [
         ("x86_64", "copy n=64 dtype=f32"),
         ("x86_64", "gemm m=64 n=1 k=64 dtype=f32"),
-        ("x86_64", "conv n=2 c=16 h=14 w=14 k=32 r=3 s=3 dtype=f32"),
+        ("x86_64", "conv n=2 c=16 h=14 w=14 k=32 r=1 s=1 dtype=f32"),
         ("x86_64", "conv n=1 c=16 h=14 w=14 k=32 r=3 s=3 dtype=f32 groups=2"),
         ("x86_64", "attention heads=8 seq=64 dim=64 dtype=f16 kv=f8e4m3"),
         # Nothing to multiply by matrix instructions: one filter, one channel of each group.
@@ -539,9 +597,10 @@ def test_another_lowering_of_a_root_replaces_the_first():
 
 def left(key, *, packed=True):
     """The entry of a config without tiles."""
-    flags = ("data_tiling", "ukernels", "im2col")
+    flags = ("data_tiling", "ukernels", "im2col", "hwcf")
     names = [name for name in space(key).parameters if name not in flags]
     config = dict.fromkeys(names, 0) | {"data_tiling": packed, "ukernels": packed}
+    config |= {"im2col": True} if key.startswith("conv") else {}
     (one,) = choices.choose(ops.parse(key), config, goal("x86_64")).entries
     return replace(one, note={"problem": key})
 
@@ -553,7 +612,7 @@ def test_a_spec_that_preprocesses_reads_back_as_it_was_written(keys):
     assert again == spec
     assert spec.preprocesses
     assert len(again.packs) == len(keys)
-    assert len(again.rewrites) == sum(key.startswith("conv") for key in keys)
+    assert len(again.rewrites) == sum(1 + ("nhwc" in key) for key in keys if key.startswith("conv"))
 
 
 def test_preprocessing_of_other_origin_is_kept_and_not_added_to():
@@ -649,7 +708,9 @@ def test_a_named_convolution_becomes_the_gemm_of_the_spec(key, packed):
     problem, cpu = ops.parse(key), goal("x86_64")
     found = choices.space(problem, cpu)
     assert found is not None
-    config = next(one for one in found if not one["tile_m"] and one["data_tiling"] == packed)
+    config = next(
+        one for one in found if not one["tile_m"] and one["im2col"] and one["data_tiling"] == packed
+    )
     for one in (config, found.default):
         choice = choices.choose(problem, one, cpu)
         whole = EMPTY.with_entries(choice.entries).text

@@ -1,5 +1,6 @@
 """What the IREE backend decides before anything is compiled or runs; IREE need not be installed."""
 
+import dataclasses
 import importlib.util
 import signal
 import subprocess
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelmark import backends, ops
-from kernelmark.backends.iree import compiler
+from kernelmark.backends.iree import choices, compiler
 from kernelmark.backends.iree.choices import choose
 from kernelmark.backends.iree.compiler import explain
 from kernelmark.backends.iree.targets import target
@@ -91,10 +92,29 @@ def test_never_computes_in_another_type(dtype, flag):
 
 def test_conv_by_columns_is_a_choice():
     key = "conv n=1 c=8 h=8 w=8 k=8 r=3 s=3 dtype=f32"
-    assert chosen(key).form.im2col
-    assert "im2col" in chosen(key).label
+    assert chosen(key, {"im2col": True}).form.im2col
+    assert "im2col" in chosen(key, {"im2col": True}).label
     assert not chosen(key, {"im2col": False}).form.im2col
     assert not chosen(f"{key} groups=2").form.im2col
+
+
+HWCF = "conv n=1 c=8 h=10 w=10 k=16 r=3 s=3 pad=1 dtype=f32 layout=nhwc"
+
+
+def test_filters_are_transposed_where_registers_are_wide():
+    problem = ops.parse(HWCF)
+    short, wide = (dataclasses.replace(cpu(), vector_bytes=size) for size in (16, 64))
+    forms = [choices.form_of(problem, {}, target) for target in (short, wide)]
+    assert [(form.im2col, form.hwcf) for form in forms] == [(True, False), (False, True)]
+    # Tiles of a GEMM and packed operands are those of im2col.
+    for config in (GOOD, {"data_tiling": True}):
+        assert choices.form_of(problem, config, wide).im2col
+    tiled = choices.form_of(problem, {"direct_tile_p": 5}, wide)
+    assert (tiled.hwcf, tiled.bands) == (True, 2)
+    with pytest.raises(Unsupported):
+        choices.form_of(problem, {"im2col": True, "hwcf": True}, wide)
+    # One row or one tap is no such convolution.
+    assert choices.form_of(ops.parse(HWCF.replace("r=3", "r=1")), {}, wide).im2col
 
 
 def test_tiles_exclude_data_tiling():

@@ -22,7 +22,7 @@ from kernelmark.iree.dispatches import (
     save_workload,
     workload_of,
 )
-from kernelmark.iree.modules import Variant, parse_variant
+from kernelmark.iree.modules import Variant, load_candidates, parse_variant
 from kernelmark.stores import open_store
 from kernelmark.workloads import suites, workload
 
@@ -97,6 +97,15 @@ module attributes {transform.with_named_sequence} {
   }
 }
 """
+
+
+# Adds the terms that a spec with 16 of the 32 leaves out.
+SECOND_HALF = """
+    %x2 = tensor.extract_slice %a[0, 16] [16, 16] [1, 1] : tensor<16x32xf16> to tensor<16x16xf16>
+    %y2 = tensor.extract_slice %b[16, 0] [16, 8] [1, 1] : tensor<32x8xf16> to tensor<16x8xf16>
+    %e = linalg.matmul ins(%x2, %y2 : tensor<16x16xf16>, tensor<16x8xf16>)
+        outs(%d : tensor<16x8xf32>) -> tensor<16x8xf32>
+    """
 
 
 def _spec(folder, name, *, op="linalg.matmul", terms):
@@ -318,6 +327,39 @@ def test_the_example_with_a_planted_error_fails(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.slow
+def test_of_many_candidates_the_fastest_right_ones_are_measured_in_full(module, tmp_path):
+    folder = tmp_path / "specs"
+    folder.mkdir()
+    for number in (2, 10):
+        path = _spec(folder, f"{number}_spec.mlir", terms=16)
+        path.write_text(path.read_text().replace("util.return %d", f"{SECOND_HALF}util.return %e"))
+    _spec(folder, "3_wrong.mlir", terms=16)
+    _spec(folder, "4_other.mlir", op="linalg.batch_matmul", terms=32)
+    (folder / "5_bad.mlir").write_text("module {")
+    base = Variant(name="base")
+    candidates = load_candidates(folder, base)
+    names = ("2_spec", "3_wrong", "4_other", "5_bad", "10_spec")
+    assert tuple(variant.name for variant in candidates) == names
+    plan = VariantPlan(module=module, variants=(base, *candidates), rounds=2, finalists=1)
+    report = compare_variants(plan)
+    found = {outcome.variant.name: outcome for outcome in report.outcomes}
+    assert [found[name].status for name in ("base", *names)] == [
+        *(Status.OK, Status.OK, Status.WRONG, Status.OK, Status.COMPILE_ERROR, Status.OK)
+    ]
+    assert found["4_other"].specs_applied is False
+    assert {name for name, one in found.items() if one.end_to_end} == {"base", "2_spec", "10_spec"}
+    final = [name for name, one in found.items() if one.end_to_end_verdict]
+    assert final in (["2_spec"], ["10_spec"])
+    assert not report.failed
+
+
+def test_a_folder_without_candidates_is_a_usage_error(tmp_path):
+    for folder in (tmp_path, tmp_path / "none"):
+        with pytest.raises(UsageError):
+            load_candidates(folder, Variant(name="base"))
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(
     platform.machine() not in CPUS, reason=f"the example is for {' and '.join(CPUS)}"
 )
@@ -452,6 +494,7 @@ def test_plans_that_cannot_be(module):
         {"variants": ()},
         {"variants": (base, base)},
         {"rounds": 1},
+        {"finalists": 0},
         {"tolerance": -1.0},
         {"tolerance": math.nan},
         {"timeout_s": 0.0},

@@ -6,6 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from kernelmark import ops
+from kernelmark.backends.iree import choices
+from kernelmark.backends.iree.compiler import run_compiler
+from kernelmark.backends.iree.spec import EMPTY, missing
+from kernelmark.backends.iree.targets import target_named
 from kernelmark.cli.main import main
 from kernelmark.core.result import Status
 from kernelmark.iree.ab import VariantPlan, compare_variants
@@ -116,6 +121,27 @@ def test_a_whole_model_from_its_parameters_to_its_dispatches(tmp_path, capsys, m
     assert sum(cost.calls for cost in costs) >= 200
     assert sum(cost.fraction for cost in costs) == pytest.approx(1)
     assert {"conv", "attention"} <= {c.computed.problem.op for c in costs if c.computed.problem}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["hwcf", "im2col"])
+def test_what_was_tuned_reaches_a_convolution_of_the_model(tmp_path, form):
+    def build(module, x):
+        w, bias = module.parameter("w", 64, 32, 3, 3), module.parameter("b", 64)
+        lists = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+        return module.op("convolution", (1, 64, 16, 16), x, w, bias, *lists)
+
+    # The dispatch of the model, whose padding is an op of its own.
+    problem = ops.parse("conv n=1 c=32 h=18 w=18 k=64 r=3 s=3 dtype=f32 layout=nchw")
+    cpu = target_named("cpu")
+    found = choices.space(problem, cpu)
+    sizes = [name for name in found.parameters if name[-2] == "_"]
+    config = next(c for c in (found.default, *found.seeds) if c[form] and any(map(c.get, sizes)))
+    entries = choices.choose(problem, config, cpu).entries
+    module = _module(tmp_path, build, (1, 32, 16, 16)).read_text()
+    flags = (*cpu.flags, "--iree-opt-data-tiling=false", "--compile-to=executable-configurations")
+    dump = run_compiler(module, flags, EMPTY.with_entries(entries).text).decode()
+    assert missing(dump, entries) == []
 
 
 @pytest.mark.slow

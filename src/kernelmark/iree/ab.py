@@ -1,6 +1,9 @@
 """Comparison of variants of one module: numerics first, element by element, then times in
 interleaved rounds.
 
+Candidates are screened: all of them in a few rounds, then the fastest in new rounds with the other
+variants. Only these rounds give verdicts: the screening chose its fastest times.
+
 Each variant runs once in its own process for its outputs, which are compared with those of the
 first variant and with the module in float64, or in float32 where that is impossible. The variants
 that ran are timed in rounds: a round starts one process per variant, in an order that is random in
@@ -179,7 +182,8 @@ _ORDERS = ((), ("--iree-opt-data-tiling=false", "--iree-llvmcpu-reassociate-fp-r
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariantPlan:
-    """The variants to compare, and how. `tolerance` None means the default of each output's dtype;
+    """The variants to compare, and how. Of the candidates among them, `finalists` are measured in
+    full. `tolerance` None means the default of each output's dtype;
     empty `inputs` mean random ones. `parameters` are files, as `SCOPE=FILE` or `FILE`."""
 
     module: Path
@@ -191,6 +195,7 @@ class VariantPlan:
     reference: bool = True
     run: bool = True
     rounds: int = 10
+    finalists: int = 3
     budget_s: float = 120.0
     timeout_s: float = 300.0
     threads: int = 0
@@ -205,6 +210,7 @@ class VariantPlan:
         if twice := [name for at, name in enumerate(names) if name in names[:at]]:
             raise UsageError(f"variant {twice[0]!r} is given twice")
         check_least("--rounds", self.rounds, _LEAST_ROUNDS)
+        check_least("--finalists", self.finalists, 1)
         check_least("--tolerance", self.tolerance or 0.0, 0)
         check_least("--budget", self.budget_s, 0)
         check_timeout(self.timeout_s)
@@ -248,7 +254,8 @@ class VariantOutcome:
 
     @property
     def failed(self) -> bool:
-        return self.status is not Status.OK or self.specs_applied is False
+        bad = self.status is not Status.OK or self.specs_applied is False
+        return bad and not self.variant.candidate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -459,10 +466,49 @@ class _Comparison:
         )
 
     def _time(self, call: ModuleCall) -> None:
-        rounds: dict[str, list[ToolRound]] = {name: [] for name in self._built}
+        names = self._screen(call)
+        rounds = self._rounds(names, self._plan.rounds, call)
+        base = next(iter(self._built), "")
+        for name in [item for item in names if item in self._built]:
+            self._known[name] |= _summary(rounds[name])
+            # No verdict on a wrong result: the kernel may have done less work.
+            wrong = any(self._known[item].get("status") is Status.WRONG for item in (base, name))
+            if name != base and not wrong:
+                self._known[name] |= _verdicts(rounds[base], rounds[name])
+
+    def _screen(self, call: ModuleCall) -> list[str]:
+        """Return the variants to measure in full, after timing all candidates if there are more
+        than can be. A candidate that is wrong, or whose spec changed nothing, is left out."""
+        known = self._known
+        candidates = [
+            variant.name
+            for variant in self._plan.variants
+            if variant.candidate
+            and variant.name in self._built
+            and known[variant.name].get("status") is Status.OK
+            and known[variant.name]["specs_applied"]
+        ]
+        if len(candidates) > self._plan.finalists:
+            rounds = self._rounds(candidates, _LEAST_ROUNDS, call)
+            candidates = [name for name in candidates if name in self._built]
+            for name in candidates:
+                known[name] |= _summary(rounds[name])
+            medians = {
+                name: statistics.median(s for item in rounds[name] for s in item.samples_s)
+                for name in candidates
+            }
+            candidates = sorted(candidates, key=medians.__getitem__)[: self._plan.finalists]
+        others = {variant.name for variant in self._plan.variants if not variant.candidate}
+        return [name for name in self._built if name in others or name in candidates]
+
+    def _rounds(
+        self, names: Sequence[str], count: int, call: ModuleCall
+    ) -> dict[str, list[ToolRound]]:
+        """Return interleaved rounds of variants; one that fails leaves them."""
+        rounds: dict[str, list[ToolRound]] = {name: [] for name in names}
         order, draw = list(rounds), random.Random(self._plan.seed)
         begun = time.monotonic()
-        for number in range(self._plan.rounds):
+        for number in range(count):
             if number >= _LEAST_ROUNDS and time.monotonic() - begun > self._plan.budget_s:
                 break
             if number % 2:
@@ -470,18 +516,12 @@ class _Comparison:
             else:
                 draw.shuffle(order)
             for name in [item for item in order if item in self._built]:
-                self._on_step(f"round {number + 1} of {self._plan.rounds}: {name}")
+                self._on_step(f"round {number + 1} of {count}: {name}")
                 try:
                     rounds[name].append(self._round(name, rounds[name], call))
                 except CaseError as error:
                     self._fail(name, Status.RUNTIME_ERROR, error)
-        base = next(iter(self._built), "")
-        for name in self._built:
-            self._known[name] |= _summary(rounds[name])
-            # No verdict on a wrong result: the kernel may have done less work.
-            wrong = any(self._known[item].get("status") is Status.WRONG for item in (base, name))
-            if name != base and not wrong:
-                self._known[name] |= _verdicts(rounds[base], rounds[name])
+        return rounds
 
     def _round(self, name: str, before: Sequence[ToolRound], call: ModuleCall) -> ToolRound:
         expected_s = statistics.median(before[-1].samples_s) if before else 0.0

@@ -52,12 +52,14 @@ _TARGETS = "for example: cpu, gfx942, gfx1100, sm_80, vulkan, vulkan:rdna3"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """One way to compile a module: compiler flags, specs and external kernel objects."""
+    """One way to compile a module: compiler flags, specs and external kernel objects. A `candidate`
+    may fail, and is measured in full only if it is among the fastest."""
 
     name: str
     flags: tuple[str, ...] = ()
     specs: tuple[Path, ...] = ()
     objects: tuple[Path, ...] = ()
+    candidate: bool = False
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -121,6 +123,31 @@ def _parse_words(name: str, parts: Sequence[str]) -> Variant:
             suffixes = f"a spec is .mlir, a kernel object one of {', '.join(_OBJECTS)}"
             raise UsageError(f"{path.name} is neither a spec nor a kernel object", hint=suffixes)
     return Variant(name=name, flags=tuple(flags), specs=tuple(specs), objects=tuple(objects))
+
+
+def load_candidates(folder: Path, base: Variant) -> tuple[Variant, ...]:
+    """Return a variant for each spec in a folder, with the flags and objects of `base`. Numbers in
+    the names of files count as numbers: 10_spec.mlir follows 9_spec.mlir."""
+    files = sorted(
+        folder.glob("*.mlir"),
+        key=lambda path: [
+            (not word.isdigit(), word.zfill(20)) for word in _NUMBER.split(path.stem)
+        ],
+    )
+    if not files:
+        raise UsageError(f"there is no .mlir file in {folder}")
+    return tuple(
+        dataclasses.replace(
+            base,
+            name=re.sub(r"[^A-Za-z0-9_.-]", "_", path.stem),
+            specs=(*base.specs, path.absolute()),
+            candidate=True,
+        )
+        for path in files
+    )
+
+
+_NUMBER = re.compile(r"(\d+)")
 
 
 def split_words(text: str) -> list[str]:

@@ -41,7 +41,8 @@ def tables(report: Report) -> list[Table]:
         title = "divergence; the last columns count elements by their error in ulps"
         result.append(_table(title, (*names, *ulps), rows, left))
     for outcome in report.outcomes:
-        if outcome.built:
+        # Of many candidates, only those measured in full.
+        if outcome.built and (outcome.end_to_end_verdict or not outcome.variant.candidate):
             result += [_dispatches(outcome, outcome.built), _configs(outcome, outcome.built)]
     return result
 
@@ -60,6 +61,7 @@ def document(report: Report) -> dict[str, Any]:
 def _outcome(outcome: VariantOutcome) -> dict[str, Any]:
     return {
         "name": outcome.variant.name,
+        "candidate": outcome.variant.candidate,
         "arguments": list(outcome.variant.arguments),
         "status": outcome.status.value,
         "error": outcome.error,
@@ -149,13 +151,21 @@ def _times(report: Report) -> Table:
     )
     rows = [
         (outcome.variant.name, part, *_cells(times, verdict))
-        for outcome in report.outcomes
+        for outcome in sorted(report.outcomes, key=_rank)
         for part, times, verdict in (
             ("end to end", outcome.end_to_end, outcome.end_to_end_verdict),
             ("kernels only", outcome.kernels, outcome.kernels_verdict),
         )
     ]
     return _table("times", columns, rows, {"variant", "part"})
+
+
+def _rank(outcome: VariantOutcome) -> tuple[bool, float]:
+    """Return the key by which candidates follow the variants, the fastest first."""
+    if not outcome.variant.candidate:
+        return (False, 0.0)
+    times = outcome.end_to_end
+    return (True, times.median_s if times else math.inf)
 
 
 def _cells(times: Times | None, verdict: Paired | None) -> tuple[str, ...]:

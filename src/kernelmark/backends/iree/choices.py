@@ -1,7 +1,8 @@
 """Map a config to compiler flags and a form of MLIR; define the space that can be tuned.
 
 Config names: `data_tiling` packs the operands of GEMMs into tiles first, and `ukernels` computes
-packed ones with IREE's microkernels; `im2col` writes a convolution as a GEMM of its patches;
+packed ones with IREE's microkernels; `im2col` writes a convolution as a GEMM of its patches,
+`hwcf` as the convolution of nhwc images and hwcf filters;
 `dynamic` lists the dims that are unknown to the compiler (`all`, or `m,n`), as in a model that is
 compiled once for many sizes; `peel` and `reassociate` apply to the dispatches of a CPU attention
 that no spec matches, mainly its softmax; the others are those of `lowering`, given all together.
@@ -15,7 +16,7 @@ import dataclasses
 import itertools
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelmark import ops
@@ -49,6 +50,7 @@ _SOFTMAX = {
 _UKERNELS = "--iree-llvmcpu-enable-ukernels=all"
 DATA_TILING = "--iree-opt-data-tiling"
 _SHORT_BYTES = 16  # of a NEON register
+_GEMM_NAMES = ("tile_", "cache_", "vector_", "data_tiling")
 _PACKED_OPS = ("gemm", "batched_gemm", "conv")
 
 
@@ -65,7 +67,7 @@ class CompileChoice:
     def spec(self) -> str:
         """Return the tuning spec to compile with; "" leaves everything to the compiler. The im2col
         form has no named convolution that could be rewritten."""
-        plain = [dataclasses.replace(entry, rewrite=None) for entry in self.entries]
+        plain = [dataclasses.replace(entry, rewrites=()) for entry in self.entries]
         return EMPTY.with_entries(plain).text if plain else ""
 
 
@@ -73,9 +75,20 @@ def choose(problem: Problem, config: Config, target: Target) -> CompileChoice:
     """Return the config's choice with defaults filled in; raise Unsupported for an impossible
     config."""
     form = form_of(problem, config, target)
-    tunable = _lowerings(problem, form, target, seeded=False)
+    searched = _searched(problem, form)
+    tunable = _lowerings(problem, searched, target, seeded=False)
     names = () if tunable is None else (*tunable.parameters, *tunable.opt_in)
-    refuse_unknown("iree", config, (*known_flags(problem, target), *names))
+    others = [
+        name
+        for other in ([] if target.gpu else _forms(problem, target))
+        if other != searched
+        for name in _names(problem, other, target)
+        if name not in names
+    ]
+    refuse_unknown("iree", config, (*known_flags(problem, target), *names, *others))
+    for name in others:
+        if config.get(name):
+            raise Unsupported(f"iree cannot use {name} in this form of a convolution: make it 0")
     chosen = FrozenDict({name: value for name, value in config.items() if name in names})
     left = bool(chosen) and not target.gpu and not any(chosen.values())
     tiles = FrozenDict() if left else chosen
@@ -99,7 +112,7 @@ def choose(problem: Problem, config: Config, target: Target) -> CompileChoice:
         flag for name, flag in _SOFTMAX.items() if get_flag("iree", config, name, default=False)
     ]
     features = ["data-tiled"] * tiled + ["ukernels"] * ukernels
-    features += ["im2col"] * form.im2col + ["by a spec"] * bool(tiles)
+    features += ["im2col"] * form.im2col + ["hwcf"] * form.hwcf + ["by a spec"] * bool(tiles)
     features += [f"dynamic {','.join(form.dynamic)}"] * bool(form.dynamic)
     return CompileChoice(
         form=form,
@@ -143,7 +156,7 @@ def unapplied(
     `spec`. A spec for more than this problem has its own `flags`, and convolutions are then named
     ops."""
     if flags is not None:
-        named = dataclasses.replace(choice.form, im2col=False)
+        named = dataclasses.replace(choice.form, im2col=False, hwcf=False)
         choice = dataclasses.replace(choice, form=named, flags=tuple(flags))
     flags = (*choice.flags, "--compile-to=executable-configurations")
     dump = run_compiler(source(problem, choice), flags, spec).decode(errors="replace")
@@ -157,6 +170,8 @@ def known_flags(problem: Problem, target: Target) -> tuple[str, ...]:
         return (*always, *_SOFTMAX)
     if problem.op in _PACKED_OPS and not target.gpu:
         always = (*always, "ukernels")
+    if _has_columns(problem) and not target.gpu:
+        always = (*always, "hwcf")
     return (*always, "im2col") if _has_columns(problem) else always
 
 
@@ -175,10 +190,48 @@ def depends(problem: Problem, config: Config) -> dict[str, bool]:
 
 def form_of(problem: Problem, config: Config, target: Target) -> Form:
     """Return the MLIR form that a config requests, or the default."""
-    im2col = get_flag("iree", config, "im2col", default=_has_columns(problem) and not target.gpu)
-    # On AMD GPUs as models have it, so that a spec matches their convolutions.
-    named = target.driver == "hip"
-    return Form(gpu=target.gpu, im2col=im2col, named=named, dynamic=_dynamic(problem, config))
+    default = _default_conv(problem, target, config)
+    hwcf, im2col = (
+        get_flag("iree", config, name, default=name == default and not config.get(other))
+        for name, other in (("hwcf", "im2col"), ("im2col", "hwcf"))
+    )
+    if hwcf and im2col:
+        raise Unsupported("iree cannot use im2col together with hwcf")
+    form = Form(
+        gpu=target.gpu,
+        # On AMD GPUs as models have it, so that a spec matches their convolutions.
+        named=target.driver == "hip",
+        im2col=im2col,
+        hwcf=hwcf and not target.gpu and _has_columns(problem),
+        dynamic=_dynamic(problem, config),
+    )
+    tiled = any(value for name, value in config.items() if name.startswith("direct_"))
+    return _searched(problem, form) if tiled else form
+
+
+def _searched(problem: Problem, form: Form) -> Form:
+    """Return the form of a convolution for a spec's tiles, which IREE drops for one image."""
+    if not form.hwcf or problem.dims["n"] > 1:
+        return form
+    rows, _ = output_size(problem)
+    bands = next((count for count in range(2, rows) if rows % count == 0), 1)
+    return dataclasses.replace(form, bands=bands)
+
+
+def _default_conv(problem: Problem, target: Target, config: Config) -> str:
+    """Return the form of a convolution on a CPU: im2col, hwcf, or "" for the named op. Tiles of a
+    GEMM, or packed operands, are those of im2col.
+
+    On AVX-512 and one core, hwcf takes 0.8 ms where im2col takes 1.5 (1×28×28, 64 → 64 channels,
+    3×3), and 0.09 instead of 0.34 (7×7, 3 → 32); single taps are a GEMM. On a Neoverse N1, im2col
+    is as fast as the named op (1×1, nhwc) or 3 to 15 times faster; hwcf was not measured there."""
+    if target.gpu or not _has_columns(problem):
+        return ""
+    if any(config.get(name) for name in config if name.startswith("direct_")):
+        return "hwcf"
+    gemm = any(config.get(name) for name in config if name.startswith(_GEMM_NAMES))
+    wide = target.vector_bytes > _SHORT_BYTES
+    return "hwcf" if wide and _has_hwcf(problem) and not gemm else "im2col"
 
 
 def _dynamic(problem: Problem, config: Config) -> tuple[str, ...]:
@@ -201,9 +254,28 @@ def _dynamic(problem: Problem, config: Config) -> tuple[str, ...]:
 
 
 def _has_columns(problem: Problem) -> bool:
-    """Return whether im2col applies; on a Neoverse N1 it is as fast as IREE's own form (1×1, nhwc)
-    or faster, 3 to 15 times for filters of 3×3 and 7×7."""
+    """Return whether im2col applies."""
     return problem.op == "conv" and problem.dims["groups"] == 1
+
+
+def _has_hwcf(problem: Problem) -> bool:
+    """Return whether a convolution has a hwcf form of which IREE folds away no loop."""
+    d = problem.dims
+    return _has_columns(problem) and 1 not in (*output_size(problem), *(d[n] for n in "kcrs"))
+
+
+def _forms(problem: Problem, target: Target) -> list[Form]:
+    """Return the forms whose lowerings can be searched, the default one first."""
+    forms = [_searched(problem, form_of(problem, FrozenDict(), target))]
+    if not target.gpu and _has_hwcf(problem):
+        other = "hwcf" if forms[0].im2col else "im2col"
+        forms.append(_searched(problem, form_of(problem, FrozenDict({other: True}), target)))
+    return forms
+
+
+def _names(problem: Problem, form: Form, target: Target) -> tuple[str, ...]:
+    lowerings = _lowerings(problem, form, target, seeded=False)
+    return () if lowerings is None else tuple(lowerings.parameters)
 
 
 def default_data_tiling(problem: Problem, target: Target) -> bool:
@@ -236,67 +308,101 @@ def _exactness(problem: Problem) -> tuple[str, ...]:
 
 
 def space(problem: Problem, target: Target) -> Space | None:
-    """Return the lowering configs of the problem in its default form; None if there are none."""
-    lowerings = _lowerings(problem, form_of(problem, {}, target), target)
-    if lowerings is None:
+    """Return the lowering configs of the problem; None if there are none."""
+    forms = _forms(problem, target)
+    found = [(form, _lowerings(problem, form, target)) for form in forms]
+    spaces = [(form, lowerings) for form, lowerings in found if lowerings is not None]
+    if not spaces:
         return None
+    if not target.gpu and problem.op in _PACKED_OPS:
+        return _with_packing(spaces, target, conv=_has_columns(problem))
+    ((_, lowerings),) = spaces
     # Most flags have a single value, so that a reference can be IREE's own default.
     values: dict[str, tuple[ConfigValue, ...]] = {"data_tiling": (False,)}
-    packs = not target.gpu and problem.op in _PACKED_OPS
-    if packs:
-        values |= {"data_tiling": (False, True), "ukernels": (False, True)}
-    if not target.gpu and _has_columns(problem):
-        values["im2col"] = (True,)
     if not target.gpu and problem.op == "attention":
         values |= dict.fromkeys(_SOFTMAX, (True, False))
     first = {name: options[0] for name, options in values.items()}
-    extended = dataclasses.replace(
+    return dataclasses.replace(
         lowerings,
         parameters={**lowerings.parameters, **values},
         default=FrozenDict({**lowerings.default, **first} if lowerings.default else {}),
         seeds=tuple(FrozenDict({**seed, **first}) for seed in lowerings.seeds),
     )
-    return (
-        _with_packing(extended, lowerings, target, named=_has_columns(problem))
-        if packs
-        else extended
+
+
+def _with_packing(spaces: Sequence[tuple[Form, Space]], target: Target, *, conv: bool) -> Space:
+    """Return the spaces of all forms as one, with points that leave the tiles to the compiler: one
+    packs the operands, for the microkernels. Both flags are always set together: they apply to a
+    whole module, so the winners of its ops have to agree on them. For a convolution, each form
+    alone is another point. Sizes of another form are 0."""
+    sizes = {name: tiles.parameters[name] for _, tiles in spaces for name in tiles.parameters}
+    zeros = dict.fromkeys(sizes, 0)
+    flags: dict[str, tuple[ConfigValue, ...]] = dict.fromkeys(
+        ("data_tiling", "ukernels", *(("im2col", "hwcf") if conv else ())), (False, True)
     )
 
+    def chosen(form: Form, *, packed: bool = False) -> dict[str, ConfigValue]:
+        made = {"im2col": form.im2col, "hwcf": form.hwcf} if conv else {}
+        return {**zeros, "data_tiling": packed, "ukernels": packed, **made}
 
-def _with_packing(tiled: Space, tiles: Space, target: Target, *, named: bool) -> Space:
-    """Return the space with a point that leaves the tiles to the compiler and packs the operands,
-    for the microkernels. Both flags are always set together: they apply to a whole module, so the
-    winners of its ops have to agree on them. For a convolution, im2col alone is another point."""
-    names = tuple(tiles.parameters)
-    nothing = {**tiled.default, **dict.fromkeys(names, 0)}
-    left = [FrozenDict({**nothing, "data_tiling": True, "ukernels": True})]
-    left += [FrozenDict(nothing)] * named
+    def left(form: Form) -> list[FrozenDict[ConfigValue]]:
+        points = [] if form.hwcf else [FrozenDict(chosen(form, packed=True))]
+        return [*points, *([FrozenDict(chosen(form))] if conv else [])]
+
+    def of_form(config: Config) -> tuple[Form, Space] | None:
+        return next(
+            (
+                (form, tiles)
+                for form, tiles in spaces
+                if not conv
+                or (bool(config.get("im2col")), bool(config.get("hwcf")))
+                == (form.im2col, form.hwcf)
+            ),
+            None,
+        )
 
     def forbids(config: Config) -> str | None:
         packed = bool(config.get("data_tiling"))
         if packed != bool(config.get("ukernels")):
             return "data_tiling and ukernels go together"
-        if not packed and config.get(names[0]):
+        found = of_form(config)
+        if found is None:
+            return "a convolution is tuned as im2col or as hwcf"
+        form, tiles = found
+        if any(config.get(name) for name in sizes if name not in tiles.parameters):
+            return "sizes of another form are 0"
+        if not packed and config.get(next(iter(tiles.parameters))):
             return tiles.forbids(config)
-        if any(config.get(name) for name in names):
+        if any(config.get(name) for name in tiles.parameters):
             return "tile sizes are given all together, or all are 0"
-        return None if packed or named else "nothing is chosen"
+        if packed and form.hwcf:
+            return "IREE packs the operands of GEMMs only"
+        return None if packed or conv else "nothing is chosen"
 
     # On a Neoverse N1 the microkernels beat every tile for most GEMMs from 100³ on (256³ with B
-    # along k: 1.04 ms, tiles 1.25, default 1.33). On AVX-512 they were not measured and come last.
-    position = 0 if target.vector_bytes <= _SHORT_BYTES else len(tiled.seeds)
-    return dataclasses.replace(
-        tiled,
+    # along k: 1.04 ms, tiles 1.25, default 1.33). On AVX-512 tiles are faster, except for many
+    # GEMMs with B along k (200³: 0.21 ms, tiles 0.25).
+    short = target.vector_bytes <= _SHORT_BYTES
+    seeds: list[Config] = []
+    parts: list[Mapping[str, tuple[ConfigValue, ...]]] = []
+    for form, tiles in spaces:
+        every = [tiles.default, *tiles.seeds] if tiles.default else []
+        own: list[Config] = [FrozenDict({**chosen(form), **seed}) for seed in every]
+        position = 1 if short and not form.hwcf else len(own)
+        seeds += [*own[:position], *left(form), *own[position:]]
+        parts.append(
+            {name: (value,) for name, value in chosen(form).items()} | {**tiles.parameters}
+        )
+        parts += [{name: (value,) for name, value in point.items()} for point in left(form)]
+    return Space(
         parameters={
-            name: (*values, 0) if name in names and 0 not in values else values
-            for name, values in tiled.parameters.items()
+            **{name: (*values, *((0,) * (0 not in values))) for name, values in sizes.items()},
+            **flags,
         },
+        default=seeds[0],
         forbids=forbids,
-        seeds=(*tiled.seeds[:position], *left, *tiled.seeds[position:]),
-        parts=(
-            {**tiles.parameters, "data_tiling": (False,), "ukernels": (False,)},
-            *({name: (value,) for name, value in item.items()} for item in left),
-        ),
+        seeds=tuple(seeds[1:]),
+        parts=tuple(parts),
     )
 
 
@@ -311,19 +417,23 @@ def _lowerings(
 
 def untunable(problem: Problem, target: Target) -> Reason:
     """Return why no lowering config can be tried for a problem; empty if one can."""
-    try:
-        lowerings = lowering.space(problem, form_of(problem, {}, target), target)
-    except Unsupported as error:
-        return error.message
-    # The default is legal, and found faster than the first of all combinations.
-    if lowerings.default or next(iter(lowerings), None) is not None:
-        return NO_REASON
-    causes = Counter(
-        lowerings.forbids(dict(zip(lowerings.parameters, values, strict=True)))
-        for values in itertools.product(*lowerings.parameters.values())
-    )
-    ((cause, _),) = causes.most_common(1)
-    return Reason(f"every combination of tiles is ruled out; most often, {cause}")
+    reasons = []
+    for form in _forms(problem, target):
+        try:
+            lowerings = lowering.space(problem, form, target)
+        except Unsupported as error:
+            reasons.append(error.message)
+            continue
+        # The default is legal, and found faster than the first of all combinations.
+        if lowerings.default or next(iter(lowerings), None) is not None:
+            return NO_REASON
+        causes = Counter(
+            lowerings.forbids(dict(zip(lowerings.parameters, values, strict=True)))
+            for values in itertools.product(*lowerings.parameters.values())
+        )
+        ((cause, _),) = causes.most_common(1)
+        reasons.append(Reason(f"every combination of tiles is ruled out; most often, {cause}"))
+    return reasons[0]
 
 
 BATCH_FUNCTION = "many"

@@ -229,18 +229,18 @@ class Rewrite:
 
 def function_name(root: Root) -> str:
     """Return the name of the function that replaces a named op."""
-    return f"{root.name}_by_gemm"
+    return f"{root.name}_rewritten"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootEntry:
     """A root op with its lowering. `note` is written as a comment above the matcher, for kernelmark
-    to read back. A convolution has a `rewrite`, and its root op is that of the GEMM."""
+    to read back. A convolution has `rewrites` of the named ops that become its root op."""
 
     root: Root
     lowering: Lowering
     note: Mapping[str, object] = field(default_factory=dict)
-    rewrite: Rewrite | None = None
+    rewrites: tuple[Rewrite, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,7 +263,7 @@ class Spec:
         packs = {e.root.name: _PACK for e in entries if e.lowering.packed}
         rewrites = {}
         replaced: dict[str, str] = {}
-        for rewrite in (entry.rewrite for entry in entries if entry.rewrite):
+        for rewrite in (rewrite for entry in entries for rewrite in entry.rewrites):
             name = rewrite.root.name
             rewrites[name] = f"{name}_call"
             replaced |= _rewriting(rewrite)
@@ -374,7 +374,8 @@ def missing(dump: str, entries: Sequence[RootEntry]) -> list[RootEntry]:
 def _evidence(entry: RootEntry) -> tuple[str, ...]:
     lowering = entry.lowering
     if not lowering.config:
-        sizes = "x".join(str(size) for item in entry.root.sizes.values() for size in item)
+        every = (size for item in entry.root.sizes.values() for size in item)
+        sizes = "x".join(str(size) for size in every if size > 1)
         return (f"_{sizes}_", *["mmt4d {"] * lowering.packed)
     parts = (f"decomposition_config = {lowering.parts}",) if lowering.parts else ()
     config = f"lowering_config = {lowering.config}"

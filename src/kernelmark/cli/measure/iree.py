@@ -65,6 +65,15 @@ def ab(
             common=True,
         ),
     ],
+    candidates: Annotated[
+        Path | None,
+        o.option(
+            "--candidates DIR",
+            help="Add each spec (.mlir) of a folder, with the flags of the base, as a variant that "
+            "may fail. Only the fastest are measured in full.",
+        ),
+    ] = None,
+    finalists: Annotated[int, o.option("--finalists N", help="Measure N candidates in full.")] = 3,
     target: Target = "cpu",
     function: Function = "",
     inputs: InputWords = None,
@@ -116,13 +125,17 @@ def ab(
     """
     from kernelmark.core.files import json_text
     from kernelmark.iree.ab import VariantPlan, compare_variants
-    from kernelmark.iree.modules import parse_variant
+    from kernelmark.iree.modules import load_candidates, parse_variant
     from kernelmark.report.iree import document, tables
 
     outputs = o.Outputs(json=json)
+    variants = tuple(map(parse_variant, variant))
+    if candidates is not None:
+        variants += load_candidates(candidates, variants[0])
     plan = VariantPlan(
         module=module,
-        variants=tuple(map(parse_variant, variant)),
+        variants=variants,
+        finalists=finalists,
         target=target,
         function=function,
         inputs=tuple(inputs or ()),

@@ -151,14 +151,17 @@ class Form:
     """Which of several equivalent forms of an op to write.
 
     `gpu` selects the forms that GPU code generation expects. `im2col` writes a convolution as a
-    GEMM. `named` keeps the named op of a convolution that would be written as a contraction for a
-    GPU. `dynamic` names the dims that are dynamic for the compiler; `text` gets them as `Size` in
-    the problem and its tensors.
+    GEMM, `hwcf` as the named op of nhwc images and transposed filters, with one image split into
+    `bands` of rows. `named` keeps the named op of a convolution that would be written as a
+    contraction for a GPU. `dynamic` names the dims that are dynamic for the compiler; `text` gets
+    them as `Size` in the problem and its tensors.
     """
 
     gpu: bool = False
     named: bool = False
     im2col: bool = False
+    hwcf: bool = False
+    bands: int = 1
     dynamic: tuple[str, ...] = ()
 
 

@@ -12,7 +12,8 @@ attention: on CPUs, IREE lowers `iree_linalg_ext.attention` to code that is many
 the three separate steps, so CPUs get the steps. GPUs get the op, whose lowering is made for them,
 except for f64, which it does not support.
 
-conv: a named linalg convolution, patches times filters (im2col), or GEMMs (1 × 1, nchw).
+conv: a named linalg convolution, the one of nhwc images and hwcf filters after transposes, patches
+times filters (im2col), or GEMMs (1 × 1, nchw).
 """
 
 from __future__ import annotations
@@ -471,12 +472,14 @@ def _weight_type(problem: Problem) -> DType:
     return max((dtype(problem.dtypes[name]) for name in ("q", "kv")), key=lambda t: t.digits)
 
 
+_HEADS_OR_POSITIONS = (0, 2, 1, 3)  # exchanges the two
+
+
 def _heads_first(graph: Graph, value: Value, problem: Problem) -> Value:
     """Return (batch · heads_kv, rows, dim), with a group's rows of Q contiguous."""
     batch, heads_kv = problem.dims["batch"], problem.dims["heads_kv"]
     if problem.options["layout"] == "bshd":
-        b, s, h, d = value.dims
-        value = _transpose(graph, value, (b, h, s, d))
+        value = _transpose(graph, value, _HEADS_OR_POSITIONS)
     rows = math.prod(value.dims[1:3]) // heads_kv
     dim = value.dims[3]
     # Through one dim: heads are split differently in the two shapes.
@@ -491,14 +494,17 @@ def _heads_back(graph: Graph, value: Value, problem: Problem) -> Value:
     # The reverse of `_heads_first`, through one dim for the same reason.
     flat = graph.reshape(value, [[0, 1], [2]], (math.prod(whole[:3]), whole[3]))
     back = graph.reshape(flat, [[0, 1, 2], [3]], whole)
-    return _transpose(graph, back, graph.output.dims) if whole != graph.output.dims else back
+    same = whole == graph.output.dims
+    return back if same else _transpose(graph, back, _HEADS_OR_POSITIONS)
 
 
-def _transpose(graph: Graph, value: Value, shape: tuple[int, ...]) -> Value:
-    """Return the tensor with heads and positions exchanged."""
+def _transpose(graph: Graph, value: Value, order: Sequence[int]) -> Value:
+    """Return the tensor with its dims in another order."""
+    shape = tuple(value.dims[dim] for dim in order)
     empty = graph.empty(shape, value.type)
     operands = f"ins({value.name} : {value.text}) outs({empty.name} : {empty.text})"
-    return graph.add(f"linalg.transpose {operands} permutation = [0, 2, 1, 3]", shape, value.type)
+    text = f"linalg.transpose {operands} permutation = {list(order)}"
+    return graph.add(text, shape, value.type)
 
 
 def _steps(graph: Graph, problem: Problem, qkv: tuple[Value, Value, Value], acc: str) -> Value:
@@ -598,13 +604,15 @@ def _mask(graph: Graph, problem: Problem, shape: tuple[int, ...]) -> Value:
 
 
 class MlirConv(MlirSource):
-    """Several forms of a convolution; `form.im2col` applies to ungrouped ones."""
+    """Several forms of a convolution; `form.im2col` and `form.hwcf` apply to ungrouped ones."""
 
     def text(self, problem: Problem, tensors: Sequence[TensorSpec], form: Form) -> str:
         graph = Graph(tensors)
         x = _padded(graph, problem, graph.inputs["x"])
         if form.im2col and problem.dims["groups"] == 1:
             summed = _im2col(graph, problem, x, None)
+        elif form.hwcf and problem.dims["groups"] == 1:
+            summed = _by_hwcf(graph, problem, x, None, bands=form.bands)
         elif form.gpu and not form.named and _one_tap(problem) and not _nhwc(problem):
             summed = _contracted(graph, problem, x)
         else:
@@ -647,14 +655,89 @@ def _direct(graph: Graph, problem: Problem, x: Value) -> Value:
         name = "linalg.conv_2d_nhwgc_gfhwc" if nhwc else "linalg.conv_2d_ngchw_gfchw"
         x, w = _split(graph, x, channel, groups), _split(graph, w, 0, groups)
         out = (*out[:channel], groups, out[channel] // groups, *out[channel + 1 :])
-    d = problem.dims
+    start = graph.filled(0, out, _acc(problem))
+    summed = graph.named(name, [x, w], start, attributes=_steps_attribute(problem))
+    return graph.reshape(summed, _regrouped(channel), graph.output.dims)
+
+
+def _steps_attribute(problem: Problem) -> str:
     steps = ", ".join(
-        f"{name}s = dense<[{d[f'{name}_h']}, {d[f'{name}_w']}]> : tensor<2xi64>"
+        f"{name}s = dense<[{problem.dims[f'{name}_h']}, {problem.dims[f'{name}_w']}]>"
+        " : tensor<2xi64>"
         for name in ("dilation", "stride")
     )
-    start = graph.filled(0, out, _acc(problem))
-    summed = graph.named(name, [x, w], start, attributes=f"{{{steps}}}")
-    return graph.reshape(summed, _regrouped(channel), graph.output.dims)
+    return f"{{{steps}}}"
+
+
+def _by_hwcf(
+    graph: Graph,
+    problem: Problem,
+    x: Value,
+    start: Value | None,
+    *,
+    bands: int = 1,
+    transpose: bool = True,
+) -> Value:
+    """Return the convolution of nhwc images and hwcf filters, added to `start` if given; without
+    `transpose`, the filters are in this order. Its inner loops run over channels of the result,
+    along which filters and result then lie in memory; IREE 3.13 compiles filters in the order of
+    the op to code that is over 10 times slower on AVX-512. The barriers keep IREE from folding the
+    transposes into the convolution.
+
+    The rows of one image are split into `bands` of rows, as if they were several images: IREE drops
+    the tiles that a spec sets for a convolution of one image."""
+    nhwc, d = _nhwc(problem), problem.dims
+    rows, columns = output_size(problem)
+    out = (d["n"] * bands, rows // bands, columns, d["k"])
+    w = graph.inputs["w"]
+    if transpose:
+        w = _barrier(graph, _transpose(graph, w, _HWCF["krsc" if nhwc else "kcrs"]))
+    if bands > 1:
+        x = _barrier(graph, _banded(graph, problem, x, out[1]))
+    elif not nhwc:
+        x = _barrier(graph, _transpose(graph, x, _CHANNELS_LAST))
+    if start is None:
+        begin = graph.filled(0, out, _acc(problem))
+    else:
+        begin = start if nhwc else _transpose(graph, start, _CHANNELS_LAST)
+        begin = _resplit(graph, begin, out)
+    summed = graph.named(
+        "linalg.conv_2d_nhwc_hwcf", [x, w], begin, attributes=_steps_attribute(problem)
+    )
+    summed = _resplit(graph, summed, (d["n"], rows, columns, d["k"]))
+    return summed if nhwc else _transpose(graph, _barrier(graph, summed), _CHANNELS_FIRST)
+
+
+def _banded(graph: Graph, problem: Problem, x: Value, rows: int) -> Value:
+    """Return one padded image as nhwc images, each with what `rows` rows of the result read."""
+    d = problem.dims
+    _, *sizes = x.dims
+    image = graph.reshape(x, [[0, 1], [2], [3]], tuple(sizes))
+    channels, _, width = sizes if not _nhwc(problem) else (sizes[2], sizes[0], sizes[1])
+    height = (rows - 1) * d["stride_h"] + (d["r"] - 1) * d["dilation_h"] + 1
+    row = f"b * {rows * d['stride_h']} + h"
+    read = f"{row}, w, c" if _nhwc(problem) else f"c, {row}, w"
+    empty = graph.empty((output_size(problem)[0] // rows, height, width, channels), x.type)
+    loops = "b, h, w, c"
+    return graph.each(loops, [(image, read)], (empty, loops), lambda g, scalars: scalars[0])
+
+
+def _resplit(graph: Graph, value: Value, shape: tuple[int, ...]) -> Value:
+    """Return an nhwc tensor with its images and rows in other bands."""
+    if value.dims == shape:
+        return value
+    groups = [[0, 1], [2], [3]]
+    flat = graph.reshape(value, groups, (shape[0] * shape[1], *shape[2:]))
+    return graph.reshape(flat, groups, shape)
+
+
+def _barrier(graph: Graph, value: Value) -> Value:
+    text = f"util.optimization_barrier {value.name} : {value.text}"
+    return graph.add(text, value.dims, value.type)
+
+
+_HWCF = {"krsc": (1, 2, 3, 0), "kcrs": (2, 3, 1, 0)}
+_CHANNELS_LAST, _CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 
 
 def _contracted(graph: Graph, problem: Problem, x: Value) -> Value:
@@ -694,17 +777,25 @@ def _stepped(graph: Graph, x: Value, size: Sequence[int], steps: tuple[int, int]
     return graph.add(text, shape, x.type)
 
 
-def im2col_function(problem: Problem, name: str) -> str:
-    """Return the function (x, w, y) -> y + x * w of a convolution by im2col, for a padded x, with
-    the operands and the result of the named op."""
+def conv_function(problem: Problem, name: str, form: Form, *, hwcf: bool = False) -> str:
+    """Return the function (x, w, y) -> y + x * w of a convolution in a form, for a padded x, with
+    the operands and the result of the named op; with `hwcf`, of that with such filters."""
     d = problem.dims
     h, w = d["h"] + 2 * d["pad_h"], d["w"] + 2 * d["pad_w"]
     padded = replace(problem, dims={**d, "h": h, "w": w, "pad_h": 0, "pad_w": 0})
-    *inputs, y = op.tensors(padded)
+    x, filters, y = op.tensors(padded)
+    if hwcf:
+        filters = replace(filters, shape=tuple(filters.shape[dim] for dim in _HWCF["krsc"]))
     start = replace(y, name="start", role="in", dtype=problem.dtypes["acc"])
-    graph = Graph([*inputs, start])
-    summed = _im2col(graph, padded, graph.inputs["x"], graph.inputs["start"])
-    return graph.function(name, summed)
+    graph = Graph([x, filters, start])
+    image, begin = graph.inputs["x"], graph.inputs["start"]
+    if form.hwcf:
+        result = _by_hwcf(graph, padded, image, begin, bands=form.bands, transpose=not hwcf)
+        return graph.function(name, result)
+    if hwcf:
+        back = _transpose(graph, graph.inputs["w"], (3, 0, 1, 2))
+        graph.inputs["w"] = _barrier(graph, back)
+    return graph.function(name, _im2col(graph, padded, image, begin))
 
 
 def _im2col(graph: Graph, problem: Problem, x: Value, start: Value | None) -> Value:

@@ -12,7 +12,6 @@ with the whole new spec and its flags, does not have its config.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -22,7 +21,7 @@ from typing import Any
 from kernelmark import ops
 from kernelmark.backends.iree import choices, lowering
 from kernelmark.backends.iree.compiler import compiler_present, spec_flags
-from kernelmark.backends.iree.spec import EMPTY, Lowering, Spec, parse_spec
+from kernelmark.backends.iree.spec import EMPTY, Spec, parse_spec
 from kernelmark.backends.iree.spec import RootEntry as SpecEntry
 from kernelmark.backends.iree.targets import Target, target
 from kernelmark.core.environment import DeviceInfo
@@ -70,25 +69,23 @@ class IreeSpec(Emitter):
         for find_conflicts in (partial(_clashes, unchanged=chosen.unchanged), _flag_conflicts):
             for key, reason in find_conflicts(winners, base):
                 skipped.append(Skipped(name=winners.pop(key).name, reason=reason))
-        same_gemm = _same_gemm(outcomes, winners)
         notes = []
         if not verify or not compiler_present():
             notes.append("not verified: no winner was compiled with the spec")
         else:
-            whole = _merged(base, winners, same_gemm)
+            whole = _merged(base, winners)
             flags = file_flags(whole)
             reasons = {
                 outcome.name: reason
-                for outcome in (*winners.values(), *same_gemm)
+                for outcome in winners.values()
                 if (reason := _not_applied(outcome, whole.text, flags))
             }
             skipped += [Skipped(name=name, reason=reason) for name, reason in reasons.items()]
             winners = {key: o for key, o in winners.items() if o.name not in reasons}
-            same_gemm = [outcome for outcome in same_gemm if outcome.name not in reasons]
             if winners:
                 count = len(winners)
                 notes.append(f"compiled with the spec: {count} of {count} winners applied")
-        merged = _merged(base, winners, same_gemm)
+        merged = _merged(base, winners)
         edits: tuple[Edit, ...] = ()
         if winners:
             flags = (*file_flags(merged), *spec_flags(merged.text, "FILE"))
@@ -114,13 +111,18 @@ class IreeSpec(Emitter):
 
 
 def _lookup_key(outcome: Outcome) -> Key:
-    """Return the lookup key of a problem: the names of its root ops' matchers."""
-    goal = _target(outcome.arch)
+    """Return the lookup key of a problem: the names of its root ops."""
+    return _key(outcome.arch, _root_names(outcome.problem, _target(outcome.arch)))
+
+
+def _root_names(problem: Problem, goal: Target) -> list[str]:
+    """Return the names of the ops that a model has: of a convolution on a CPU, which is rewritten,
+    the named op."""
     try:
-        roots = lowering.roots(outcome.problem, choices.form_of(outcome.problem, {}, goal))
+        roots = lowering.model_roots(problem, choices.form_of(problem, FrozenDict(), goal))
     except Unsupported as error:
         raise CannotWrite(error.message) from None
-    return _key(outcome.arch, [root.name for root in roots])
+    return [root.name for root in roots]
 
 
 def _key(arch: str, names: Iterable[str]) -> Key:
@@ -141,7 +143,7 @@ def _spec_entries(problem: Problem, config: Config, arch: str) -> tuple[SpecEntr
         "arch": arch,
         "config": dict(config),
         "flags": list(choices.codegen_flags(choice, goal)),
-        "match": [entry.root.name for entry in choice.entries],
+        "match": _root_names(problem, goal),
         "problem": problem.key,
     }
     return tuple(replace(entry, note=note) for entry in choice.entries)
@@ -200,24 +202,12 @@ def _target(arch: str) -> Target:
     return goal
 
 
-def _same_gemm(outcomes: Sequence[Outcome], kept: Mapping[Key, Outcome]) -> list[Outcome]:
-    """Return kept convolutions that become the same GEMM as a winner: their named ops differ, and
-    have to be rewritten too."""
-    same = []
-    for outcome in outcomes:
-        if outcome.kept and outcome.problem.op == "conv" and outcome not in kept.values():
-            with contextlib.suppress(CannotWrite):
-                same += [outcome] if _lookup_key(outcome) in kept else []
-    return same
-
-
-def _merged(base: Spec, kept: Mapping[Key, Outcome], same_gemm: Sequence[Outcome]) -> Spec:
-    """Return the spec with all winners. Those of `same_gemm` come first, so that the comment of a
-    shared matcher is that of the winner in `kept`."""
+def _merged(base: Spec, kept: Mapping[Key, Outcome]) -> Spec:
+    """Return the spec with all winners."""
     return base.with_entries(
         [
             entry
-            for outcome in (*same_gemm, *kept.values())
+            for outcome in kept.values()
             for entry in _spec_entries(outcome.problem, outcome.tuned.config, outcome.arch)
         ]
     )
@@ -231,7 +221,7 @@ def _clashes(
     lowering."""
     archs = {str(note["arch"]) for note in base.notes.values()}
     kept_roots = {(key["arch"], name) for key in unchanged for name in key["match"].split()}
-    taken: dict[str, Lowering] = {}
+    taken: set[str] = set()
     clashes = []
     for key, outcome in sorted(kept.items(), key=lambda item: -item[1].saved_s):
         try:
@@ -244,10 +234,10 @@ def _clashes(
             reason = f"the file is for {', '.join(sorted(archs))}, not for {outcome.arch}"
         elif any((outcome.arch, entry.root.name) in kept_roots for entry in entries):
             reason = "a problem that did not gain has the same root op"
-        elif any(taken.get(e.root.name, e.lowering) != e.lowering for e in entries):
-            reason = "another winner has the same root op with another config"
+        elif taken & {entry.root.name for entry in entries}:
+            reason = "another winner has the same root op"
         else:
-            taken |= {entry.root.name: entry.lowering for entry in entries}
+            taken |= {entry.root.name for entry in entries}
             continue
         clashes.append((key, reason))
     return clashes

@@ -93,7 +93,7 @@ _AMD = (
 
 
 def unseen_keys() -> list[str]:
-    """Return random problems, shuffled: 26 GEMMs, 24 convolutions of both layouts, 10 attentions."""
+    """Return 26 GEMMs, 24 convolutions of both layouts and 10 attentions, random and shuffled."""
     draw, keys = random.Random(_SEED), []
     for _ in range(26):
         m, n, k = (draw.choice((draw.randint(9, 420), 8 * draw.randint(2, 50))) for _ in "mnk")

@@ -22,7 +22,7 @@ import uvicorn
 from kernelmark.api import push
 from kernelmark.cli.main import main
 from kernelmark.core.errors import KernelmarkError, UsageError
-from kernelmark.core.result import ResultSet
+from kernelmark.core.result import ResultSet, RunState
 from kernelmark.report import vega
 from kernelmark.stores import open_store
 from kernelmark.stores.store import Scope, Store
@@ -98,6 +98,27 @@ def test_only_what_is_missing_is_sent(store, there, token, monkeypatch):
         (done,) = push.push(store, [LAST], url, token)
     assert (done.added, done.known, sent) == (2, 4, [2])
     assert there.result_set(LAST) == whole
+
+
+def test_a_push_that_breaks_off_leaves_no_complete_run(store, there, token, monkeypatch):
+    monkeypatch.setattr(push, "_PART", 2)
+    whole, real = store.result_set(LAST), push._Server.send
+
+    def first_only(server, part):
+        if there.runs():
+            raise KeyboardInterrupt
+        return real(server, part)
+
+    with listening(create_app(Source(there))) as url:
+        monkeypatch.setattr(push._Server, "send", first_only)
+        with pytest.raises(KeyboardInterrupt):
+            push.push(store, [LAST], url, token)
+        part = there.result_set(LAST)
+        assert (len(part.results), part.run.state) == (2, RunState.RUNNING)
+        monkeypatch.setattr(push._Server, "send", real)
+        push.push(store, [LAST], url, token)
+    assert there.result_set(LAST) == whole
+    assert whole.run.state is RunState.DONE
 
 
 def test_processes_of_a_case_stay_together(tmp_path, there, token, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import http.client
 import json
 import random
@@ -17,7 +18,7 @@ from urllib.parse import quote, urlsplit
 from kernelmark.api.roofs import stored_roofs
 from kernelmark.core import codec
 from kernelmark.core.errors import KernelmarkError, UsageError
-from kernelmark.core.result import Result, ResultSet
+from kernelmark.core.result import Result, ResultSet, RunState
 from kernelmark.stores.store import Store
 from kernelmark.stores.writing import Position, checksum_of, positions
 
@@ -76,8 +77,12 @@ def _push(server: _Server, store: Store, run_id: str) -> Pushed:
         if there.get(position) not in (None, checksum_of(run_id, result))
     }
     roofs = stored_roofs(store, whole)
-    for part in _parts(every, missing | changed):
-        server.send(ResultSet(run=whole.run, results=tuple(part), roofs=roofs))
+    parts = list(_parts(every, missing | changed))
+    for number, part in enumerate(parts, 1):
+        # Only the last part may say that the run is complete: a push may break off before.
+        state = whole.run.state if number == len(parts) else RunState.RUNNING
+        run = dataclasses.replace(whole.run, state=state)
+        server.send(ResultSet(run=run, results=tuple(part), roofs=roofs))
         roofs = ()
     after = server.checksums(run_id)
     if lost := every.keys() - after.keys():

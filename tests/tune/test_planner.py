@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from kernelmark import ops
-from kernelmark.core.result import Status
+from kernelmark import backends, ops
+from kernelmark.core.result import Space, Status
 from kernelmark.gpu.architectures import absent
 from kernelmark.runners.targets import find
 from kernelmark.tune.folder import TuningFolder
@@ -19,6 +19,7 @@ from kernelmark.tune.plans import (
     plan_names,
     plan_text,
     read_plan,
+    space_of,
     tunable,
     write_plans,
 )
@@ -106,6 +107,16 @@ def test_what_cannot_be_tuned_has_a_reason():
         [timed(8, 1, 1e-5)], Settings(backend="numpy", reference="numpy"), find("cpu")[1]
     )
     assert refused[0].reason.code == "nothing-to-tune"
+
+
+def test_a_list_of_thousands_of_solutions_is_not_written_out(monkeypatch):
+    fake = backends.registry.get("fake")
+    long = Space(parameters={"algo": tuple(f"id={i}" for i in range(5000)), "pad": (0, 1)})
+    monkeypatch.setattr(type(fake), "space", lambda self, problem, info: long)
+    (draft,), _ = made([timed(8, 1, 1e-5)], SETTINGS, FAKE)
+    assert dict(draft.plan.space) == {"pad": (0, 1)}
+    assert len(plan_text(draft.plan, space=draft.space)) < 4000
+    assert space_of(draft.plan, FAKE).parameters == long.parameters
 
 
 @pytest.mark.parametrize("key", ["attention heads=8 seq=1024 dim=72 dtype=f16"])

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernelmark.core.errors import NothingToDo
-from kernelmark.core.result import Status, config_key
+from kernelmark.core.result import BACKEND, Status, config_key
 from kernelmark.core.units import bytes_text, counted, time_text, width_text
 from kernelmark.report.names import config_text, short
 from kernelmark.report.tables import NONE, Column, Table, tabulate
@@ -18,7 +18,7 @@ from kernelmark.tune import journal
 from kernelmark.tune.evaluate import Candidate, CheckVerdict, PlanCheck, spilled_bytes
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.journal import PlanStatus, Trial
-from kernelmark.tune.plans import Draft, Fate, Refused, TunePlan, combinations
+from kernelmark.tune.plans import Draft, Fate, Refused, TunePlan
 from kernelmark.tune.results import Metrics, Outcome
 from kernelmark.tune.summary import Cost, Summary
 
@@ -205,7 +205,8 @@ def _evaluated(plan: TunePlan, count: int) -> str:
     """Return `12 of 100`; without the total if the budget was lowered below what was evaluated."""
     # A space listed in the plan may have fewer combinations; the backend's own space is not known
     # here.
-    listed = combinations(plan.space) if plan.space else math.inf
+    whole = not plan.space or BACKEND in plan.space
+    listed = math.inf if whole else math.prod(map(len, plan.space.values()))
     budget = int(min(plan.budget.evaluations, listed))
     return f"{count} of {budget}" if count <= budget else str(count)
 

@@ -142,6 +142,8 @@ def value_text(value: ConfigValue) -> str:
 
 
 _SHOWN = 12  # values of a parameter that a hint lists
+# Values of a parameter that a plan's file lists; cuBLASLt has 19,000 algorithms for a GEMM.
+_MOST_LISTED = 4096
 
 
 def space_of(plan: TunePlan, info: DeviceInfo, file: str = "") -> Space:
@@ -345,12 +347,17 @@ def _limits(plan: TunePlan) -> list[str]:
 def _space(plan: TunePlan, space: Space) -> list[str]:
     lines = ["\n[space]", "# Values that may be tried; delete some to narrow the search."]
     if plan.space:
-        count = combinations(plan.space)
+        count = combinations({**space.parameters, **plan.space})
         lines.append(f"# {count} combinations, of which the backend may forbid some.")
     if space.default:
         chosen = ", ".join(f"{name} = {value_text(x)}" for name, x in space.default.items())
         lines += _comment(f"The search starts from: {chosen}")
     lines += [list_text(name, values) for name, values in plan.space.items()]
+    lines += [
+        f"# {name}: all of its {len(values)} values are tried"
+        for name, values in space.parameters.items()
+        if name not in plan.space and len(values) > _MOST_LISTED
+    ]
     if more := [list_text(name, x) for name, x in space.opt_in.items() if name not in plan.space]:
         lines += ["# Not searched unless a line is added:", *(f"# {line}" for line in more)]
     return lines
@@ -769,7 +776,7 @@ def drafts(
             seed=settings.seed,
             budget=settings.budget,
             acceptance=settings.acceptance,
-            space=FrozenDict(space.parameters),
+            space=FrozenDict({n: v for n, v in space.parameters.items() if len(v) <= _MOST_LISTED}),
             count=cost.count,
             share=round(cost.share, 8),
             reference_s=float(f"{cost.time_s:.6g}") if own and cost.status is Status.OK else 0.0,

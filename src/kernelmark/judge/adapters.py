@@ -125,10 +125,10 @@ class Definition:
         arguments = self._schema.arguments(values)
         run = self._module.run
         try:
-            return _one(run(*arguments)).double().numpy()
+            return _only_output(run(*arguments)).double().numpy()
         except (AssertionError, RuntimeError, TypeError, ValueError):
             # It insists on the declared dtypes; its own roundings then count as the kernel's.
-            return _one(run(*self._declared(arguments))).double().numpy()
+            return _only_output(run(*self._declared(arguments))).double().numpy()
 
     def _declared(self, arguments: Sequence[Any]) -> list[Any]:
         import torch
@@ -183,7 +183,7 @@ def _returning(
 def _copy(output: Any, answer: Any) -> None:
     import torch
 
-    answer = _one(answer)
+    answer = _only_output(answer)
     # Exactly: a subclass could be computed when it is looked at.
     if type(answer) not in (torch.Tensor, torch.nn.Parameter):
         raise CaseError(f"it returned {type(answer).__name__}, not a tensor")
@@ -195,7 +195,7 @@ def _copy(output: Any, answer: Any) -> None:
     output.copy_(answer.detach())
 
 
-def _one(answer: Any) -> Any:
+def _only_output(answer: Any) -> Any:
     """Return the one output of a function that may return a tuple or a dict of it."""
     if isinstance(answer, dict):
         answer = list(answer.values())
@@ -298,7 +298,7 @@ class ModelTask(_Models):
         if self._output is None:
             self.torch.manual_seed(_SEED)
             with self.torch.no_grad():
-                answer = _one(self.model()(*self.task.get_inputs()))
+                answer = _only_output(self.model()(*self.task.get_inputs()))
             self._output = tuple(answer.shape), _kind(answer.dtype)
         return self._output
 
@@ -309,7 +309,7 @@ class ModelTask(_Models):
         torch.manual_seed(_SEED)
         arguments = [values.get(f"x{at}", value) for at, value in enumerate(self.task.get_inputs())]
         with torch.no_grad():
-            return _one(model(*arguments)).double().numpy()
+            return _only_output(model(*arguments)).double().numpy()
 
 
 class ModelSolution(_Models):

@@ -313,7 +313,7 @@ ASKED = {
     "command lines": "mutated command lines, half of which reach past the checks of arguments: each"
     " ends by itself with a documented exit code and without an internal error",
     "nights of an own kernel": "a slowdown on the third night, in five layouts of repository: never"
-    " exit code 0, told on the third or fourth night and every night after, until it is repaired",
+    " exit code 0, an alarm on the third or fourth night and every night after, until repaired",
     "open regressions": "a crash and a slowdown of many nights: alarms of kmark history, its JSON,"
     " the dashboard and nightly until they are repaired or accepted, and again if that is undone",
 }

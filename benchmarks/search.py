@@ -33,12 +33,21 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from kernelmark.tune.strategies.base import ONE_AT_A_TIME, Pipeline
+
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parent
 RESULTS = HERE / "results" / "search.json"
 PARTIAL = REPOSITORY / "scratch" / "search" / "partial.jsonl"
 BUDGETS = (25, 50, 100, 200)
 OURS = "kernelmark kmark"
+# "" is one at a time; the others are what `tune run` uses with 16 cores for one GPU.
+PIPELINES = {
+    "": ONE_AT_A_TIME,
+    "live": Pipeline(pool=6, refill=5, lag=4),  # six problems at once
+    "live, one problem": Pipeline(pool=16, refill=15, lag=10),
+}
+LIVE, LIVE_AT = 0.005, (50, 100)
 RIVALS = ("kernel_tuner", "optuna", "pyatf")
 
 
@@ -71,7 +80,7 @@ def main() -> int:
         print(f"no measured spaces in {folder}: give --spaces FOLDER or set KERNELMARK_SPACES")
         return 0
     try:
-        libraries = {} if options.quick else {name: _rival(name).version() for name in RIVALS}
+        libraries = {name: _rival(name).version() for name in _rivals(options)}
     except importlib.metadata.PackageNotFoundError as error:
         print(f"{error.name} is not installed: pip install 'kernelmark[bench]', or use --quick")
         return 2
@@ -117,11 +126,17 @@ def _contenders(options: argparse.Namespace) -> Iterator[tuple[str, bool]]:
     ours = ("kmark", "random") if options.quick else ("kmark", "local", "genetic", "random")
     names = [(f"kernelmark {name}", False) for name in ours]
     if not options.quick:
-        for rival in RIVALS:
-            module = _rival(rival)
-            names += [(f"{rival} {name}", name in module.SLOW) for name in module.NAMES]
+        names += [(f"{OURS} {pipeline}", False) for pipeline in PIPELINES if pipeline]
+    for rival in _rivals(options):
+        module = _rival(rival)
+        names += [(f"{rival} {name}", name in module.SLOW) for name in module.NAMES]
     wanted = options.only or [""]
     yield from (n for n in names if n[0] == OURS or any(word in n[0] for word in wanted))
+
+
+def _rivals(options: argparse.Namespace) -> Sequence[str]:
+    own = options.only and all(word.startswith("kernelmark") for word in options.only)
+    return () if options.quick or own else RIVALS
 
 
 def _jobs(
@@ -212,8 +227,9 @@ def _search(folder: Path, job: Job, version: str) -> Done:
     if source == "kernelmark":
         from kernelmark.tune.strategies import registry
 
-        search = registry.get(name).begin(space.points, budget=budget, seed=job.seed)
-        asked = simulate(space, search, budget)
+        strategy, *live = name.split()
+        search = registry.get(strategy).begin(space.points, budget=budget, seed=job.seed)
+        asked = simulate(space, search, budget, PIPELINES[" ".join(live)])
     else:
         asked = _rival(source).evaluations(space, name, job.seed, budget)
     seconds = time.process_time() - began
@@ -267,6 +283,13 @@ def bars_of(table: Table) -> list[tuple[str, str, bool]]:
                 table[OURS][b] > rivals[best][b],
             )
         )
+    for b, budget in enumerate(BUDGETS):
+        for name in PIPELINES:
+            live = f"{OURS} {name}".strip()
+            if name and budget in LIVE_AT and live in table:
+                lost = table[OURS][b] - table[live][b]
+                asked = f"{name}: after {budget} evaluations within {LIVE} of one at a time"
+                bars.append((asked, f"{table[live][b]:.3f}, {-lost:+.4f}", lost <= LIVE))
     return bars
 
 

@@ -44,7 +44,9 @@ def finished(events: list[Event]) -> list[Result]:
     return [event.result for event in events if isinstance(event, CaseFinished)]
 
 
-def test_samples_alternate_forwards_and_backwards(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Pause, int]]:
+    """Every pause that is made, with the number of its loop."""
     loops: list[_BlockLoop] = []
     pauses: list[tuple[Pause, int]] = []
     pause = _BlockLoop._pause
@@ -56,6 +58,10 @@ def test_samples_alternate_forwards_and_backwards(monkeypatch: pytest.MonkeyPatc
         return pause(self, at)
 
     monkeypatch.setattr(_BlockLoop, "_pause", noted)
+    return pauses
+
+
+def test_samples_alternate_forwards_and_backwards(pauses: list[tuple[Pause, int]]) -> None:
     cases = [case(time_us=500.0), case(time_us=500.0, seed=1)]
     results = execute_in_turns(cases, kind.open(0), lambda phase: None)
     assert [r.status for r in results] == [Status.OK, Status.OK]
@@ -148,18 +154,7 @@ def small(m: int, **timing: Any) -> Case:
     )
 
 
-def test_on_a_cpu_whole_blocks_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
-    loops: list[_BlockLoop] = []
-    pauses: list[tuple[Pause, int]] = []
-    pause = _BlockLoop._pause
-
-    def noted(self: _BlockLoop, at: Pause) -> Steps[None]:
-        if self not in loops:
-            loops.append(self)
-        pauses.append((at, loops.index(self)))
-        return pause(self, at)
-
-    monkeypatch.setattr(_BlockLoop, "_pause", noted)
+def test_on_a_cpu_whole_blocks_alternate(pauses: list[tuple[Pause, int]]) -> None:
     device = cpu_kind.open(0, 1)
     try:
         results = execute_in_turns([small(8), small(9)], device, lambda phase: None)

@@ -78,7 +78,7 @@ from kernelmark.tune.plans import (
 )
 from kernelmark.tune.progress import Began, Ended, Evaluated, Event, Expected, Retired, Tally
 from kernelmark.tune.results import Outcome
-from kernelmark.tune.strategies.base import Points
+from kernelmark.tune.strategies.base import ONE_AT_A_TIME, Pipeline, Points, Proposals
 
 _MOST_STARTS = 3  # winners of similar problems
 
@@ -122,18 +122,6 @@ def starts_from(
 # A search ends after this many failed candidates without a success. In a space in which nine of ten
 # fail, 1 of 100 searches does.
 MAX_FAILURES = 44
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pipeline:
-    """`pool` candidates are proposed and compiled before they are timed; more are proposed when
-    `refill` are left. After each result the next one to time is chosen anew, but not among the last
-    `lag` proposed ones, which are still being compiled: on an H200, a search that waited for its
-    newest candidate each time made 129 evaluations a minute."""
-
-    pool: int = 6
-    refill: int = 5
-    lag: int = 4
 
 
 class Session:
@@ -267,18 +255,11 @@ class Session:
             seed=self.plan.seed,
             starts=[number for number in numbers if number is not None],
         )
-        pool: list[int] = []
-        proposed = 0
-        while not self._over:
-            if len(pool) <= self.header.refill and proposed < self.limit:
-                more = search.ask(min(self.header.pool - len(pool), self.limit - proposed))
-                proposed += len(more)
-                pool += more
-            if not pool:
-                return
-            point = search.choose(pool[: max(1, len(pool) - self.header.lag)])
-            pool.remove(point)
-            ahead = [self._points.config(later) for later in pool]
+        header = self.header
+        pipeline = Pipeline(pool=header.pool, refill=header.refill, lag=header.lag)
+        proposals = Proposals(search, pipeline, self.limit)
+        while not self._over and (point := proposals.next()) is not None:
+            ahead = [self._points.config(later) for later in proposals.waiting]
             trial = yield from self._evaluator.evaluate(self._points.config(point), ahead)
             search.tell(point, trial.seconds if trial.ok else None)
             self._learn(trial)
@@ -396,7 +377,7 @@ class Driver:
         """Return pools that keep every core busy. On a CPU, where compilers would disturb the
         timing, a pool is compiled as a whole."""
         if not jobs:
-            return Pipeline(pool=1, refill=0, lag=0)
+            return ONE_AT_A_TIME
         cores = jobs // len(self._devices)
         if kind == "cpu":
             return Pipeline(pool=max(1, min(cores, _LARGEST_POOL)), refill=0, lag=0)

@@ -25,7 +25,7 @@ from kernelmark.core.reason import prefixed
 from kernelmark.core.registry import FormatFacts
 from kernelmark.core.result import ConfigValue, is_time
 from kernelmark.tune.strategies import registry
-from kernelmark.tune.strategies.base import Points, Search
+from kernelmark.tune.strategies.base import ONE_AT_A_TIME, Pipeline, Points, Proposals, Search
 from kernelmark.workloads.formats.triton import timed_configs
 from kernelmark.workloads.source import Fields, opened
 
@@ -89,16 +89,15 @@ class Simulated:
         return float(np.nanmin(self.times_s))
 
 
-def simulate(space: Simulated, search: Search, budget: int) -> list[int]:
+def simulate(
+    space: Simulated, search: Search, budget: int, pipeline: Pipeline = ONE_AT_A_TIME
+) -> list[int]:
     """Run a search on recorded times for `budget` points; return the points in order."""
+    proposals = Proposals(search, pipeline, budget)
     evaluated: list[int] = []
-    while len(evaluated) < budget:
-        proposals = search.ask(1)
-        if not proposals:
-            break
-        for point in proposals:
-            search.tell(point, space.seconds(point))
-        evaluated += proposals
+    while (point := proposals.next()) is not None:
+        search.tell(point, space.seconds(point))
+        evaluated.append(point)
     return evaluated
 
 

@@ -573,7 +573,7 @@ def _round_timing(choice: o.TimingChoice) -> Timing:
         file_fields = load_timing_fields(Path(choice.name).expanduser())
     if choice.name in PRESETS or "preset" in file_fields:
         raise UsageError(
-            f"--timing {choice.name}: kmark ab has no presets",
+            f"--timing {choice.name}: paired rounds have no presets",
             hint="--rounds and --budget set how long it takes, --timing FILE.toml a round's fields",
         )
     return dataclasses.replace(ROUND, **file_fields | choice.changes)

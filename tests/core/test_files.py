@@ -132,3 +132,11 @@ def test_a_toml_file_that_ends_too_early_has_the_number_of_its_last_line(tmp_pat
     with pytest.raises(UsageError) as refused:
         files.load_toml(path, missing="")
     assert f"line {line}" in refused.value.message
+
+
+def test_a_file_may_be_named_like_a_user_who_does_not_exist(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOME", "/somewhere")
+    assert files.user_path("~/a") == Path("/somewhere/a")
+    assert files.user_path("~nobody-of-this-name.json") == Path("~nobody-of-this-name.json")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from kernelmark.api.selection import parse_config
 from kernelmark.core.errors import KernelmarkError, UsageError
-from kernelmark.core.files import read_text, read_whole
+from kernelmark.core.files import read_text, read_whole, user_path
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.result import Case, Config
 from kernelmark.host.cache import cache_root, digest
@@ -52,7 +52,7 @@ class Repository:
     """The git repository that `folder` is in."""
 
     def __init__(self, folder: str | os.PathLike[str] = ".") -> None:
-        here = Path(folder).expanduser().resolve()
+        here = user_path(folder).resolve()
         if not here.is_dir():
             raise UsageError(f"there is no folder {folder}", hint="--repo names a git repository")
         try:
@@ -342,7 +342,7 @@ class Configs:
 
 def read_wheels(path: str) -> list[Path]:
     """Read the wheels listed in a text file: one path per line, relative to its folder."""
-    listing = Path(path).expanduser()
+    listing = user_path(path)
     if listing.is_dir() or listing.suffix == ".whl":
         # A folder has no order: it may be that of versions or of dates.
         kind, folder = ("folder", listing) if listing.is_dir() else ("wheel", listing.parent)
@@ -350,7 +350,7 @@ def read_wheels(path: str) -> list[Path]:
             f"{path}: is a {kind}; --wheels takes a text file that lists wheels",
             hint=f"order them from good to bad, by version: ls -1v {folder}/*.whl > wheels.txt",
         )
-    return [listing.parent / Path(line).expanduser() for line in _lines(path)]
+    return [listing.parent / user_path(line) for line in _lines(path)]
 
 
 def read_configs(path: str) -> list[Config]:
@@ -375,7 +375,7 @@ def _lines(path: str) -> list[str]:
 
 
 def _text(path: str) -> str:
-    return read_text(Path(path).expanduser(), missing="it lists candidates", shown=path)
+    return read_text(user_path(path), missing="it lists candidates", shown=path)
 
 
 def _install(wheel: Path, folder: Path, python: str) -> None:

@@ -42,7 +42,7 @@ from kernelmark.compare import alarms
 from kernelmark.compare.alarms import LEAST
 from kernelmark.compare.history import MIN_EFFECT
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
-from kernelmark.core.files import json_text, load_toml, write_whole
+from kernelmark.core.files import json_text, load_toml, user_path, write_whole
 from kernelmark.core.immutable import FrozenDict, flags
 from kernelmark.core.metric import Roof
 from kernelmark.core.result import Run, RunState
@@ -208,7 +208,7 @@ class Nightly:
 
 def load(path: str | os.PathLike[str]) -> Nightly:
     """Load and check a nightly file."""
-    resolved = Path(path).expanduser().absolute()
+    resolved = user_path(path).absolute()
     document = load_toml(
         resolved,
         missing="examples/nightly/nightly.toml is one to begin with",

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from kernelmark.core.errors import CodecError, NothingToDo, UsageError, about
+from kernelmark.core.files import user_path
 from kernelmark.core.metric import Roof
 from kernelmark.core.micro import is_micro
 from kernelmark.core.reason import NAME_SETTINGS, prefixed
@@ -327,7 +328,7 @@ def read_file(
     from kernelmark.core.files import file_unreadable, read_whole
     from kernelmark.workloads import importers, source
 
-    path = Path(file_name).expanduser()
+    path = user_path(file_name)
     try:
         if form is None and importers.recognized(path) is None:
             with source.opened(str(path)) as file:

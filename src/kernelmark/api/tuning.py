@@ -29,6 +29,7 @@ from kernelmark.api.run import Conduct, measure
 from kernelmark.api.selection import Selection
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
+from kernelmark.core.files import user_path
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
@@ -607,7 +608,7 @@ def _workload_for(place: FolderPath, selection: Selection) -> tuple[TuningFolder
         folder = TuningFolder.open(place)
         return folder, read_workload(folder), False
     problems = problems_of(selection, Timing())
-    folder = TuningFolder(Path(place).expanduser())
+    folder = TuningFolder(user_path(place))
     there = read_workload(folder).calls if folder.workload.is_file() else ()
     have = {call.problem for call in there}
     new = tuple(Call(problem=problem) for problem in problems if problem not in have)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.files import user_path
 from kernelmark.core.registry import Registry
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def parse(text: str) -> BackendRef:
         return parts[0] if len(parts) == 1 else BackendRef(_joined(parts), parts=parts)
     if is_file(text):
         # Resolve now: a relative path would name another file after a change of directory.
-        return BackendRef(canonical(text), Path(text).expanduser().resolve())
+        return BackendRef(canonical(text), user_path(text).resolve())
     for name in (text, text.replace("-", "_")):
         if name in registry:
             return BackendRef(name)
@@ -90,7 +91,7 @@ def canonical(name: str) -> str:
         return ",".join(dict.fromkeys(map(canonical, names_of(name))))
     if not is_file(name):
         return name
-    path, folder = Path(name).expanduser().resolve(), Path.cwd()
+    path, folder = user_path(name).resolve(), Path.cwd()
     return f"./{path.relative_to(folder)}" if path.is_relative_to(folder) else str(path)
 
 
@@ -117,7 +118,7 @@ def _unknown(name: str) -> UsageError:
 
 def _exists(name: str) -> bool:
     try:
-        return Path(name).expanduser().is_file()
+        return user_path(name).is_file()
     except (OSError, RuntimeError):  # the name is too long, or ~user does not exist
         return False
 

@@ -12,7 +12,6 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args, get_type_hints
 
 import typer
@@ -21,6 +20,7 @@ from kernelmark.api.selection import Selection as Selection
 from kernelmark.api.selection import comma_list as comma_list
 from kernelmark.cli.output import check_writable, write
 from kernelmark.core.errors import UsageError
+from kernelmark.core.files import user_path
 from kernelmark.core.immutable import Flag, FrozenDict, flags
 from kernelmark.core.timing import Timing
 from kernelmark.core.units import join_and, join_or
@@ -77,7 +77,7 @@ def complete_timing_files(incomplete: str) -> list[str]:
     folder, slash, name = incomplete.rpartition("/")
     names: list[str] = []
     with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: ~ of an unknown user
-        for path in sorted(Path(folder + slash or ".").expanduser().iterdir()):
+        for path in sorted(user_path(folder + slash or ".").iterdir()):
             hidden = path.name.startswith(".") and not name.startswith(".")
             if path.name.startswith(name) and not hidden:
                 end = "/" if path.is_dir() else ""

@@ -24,6 +24,12 @@ _EMPTY = '""'  # a row of one empty cell, which would otherwise be an empty line
 MOST_BYTES = 1 << 30  # largest file that is read at once
 
 
+def user_path(path: str | os.PathLike[str]) -> Path:
+    """Return a path with ~ as the user's folder. Path.expanduser raises for users who do not exist,
+    but a file may be called ~x."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111
+
+
 def read_whole(path: Path) -> bytes:
     """Return the bytes of a file; raise OSError above MOST_BYTES: /dev/zero has no end, and a
     sparse file can be of any size."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelmark.core.errors import UsageError
-from kernelmark.core.files import load_toml
+from kernelmark.core.files import load_toml, user_path
 from kernelmark.core.immutable import flag, fraction, not_negative, positive
 from kernelmark.core.units import plain_number
 
@@ -185,7 +185,7 @@ class Timing:
         """Return the preset `name`, or the timing in a TOML file, with `changes` to its fields."""
         if not name.endswith(".toml"):
             return cls.preset(name, **changes)
-        fields = load_timing_fields(Path(name).expanduser())
+        fields = load_timing_fields(user_path(name))
         preset = fields.pop("preset", "default")
         return cls.preset(preset, **{**fields, **changes})
 

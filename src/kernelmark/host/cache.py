@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from kernelmark.core.files import user_path
 from kernelmark.host.permissions import find_unsafe, private_folder, temporary_folder
 
 _MAGIC = b"kmcache1"
@@ -37,7 +38,7 @@ def chosen_cache_root() -> Path:
     """Return the configured folder, safe or not: $KERNELMARK_CACHE, or `kernelmark` in
     $XDG_CACHE_HOME or ~/.cache."""
     if folder := os.environ.get("KERNELMARK_CACHE"):
-        return Path(folder).expanduser()
+        return user_path(folder)
     # The XDG specification requires that relative paths are ignored.
     xdg = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if xdg.is_absolute():

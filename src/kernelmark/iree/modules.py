@@ -39,6 +39,7 @@ from kernelmark.backends.iree.spec import MAIN, PREPROCESSING_FLAG, SPEC_FLAG
 from kernelmark.backends.iree.targets import Target, kernel_resources, target_named
 from kernelmark.core.dtype import DTYPES, dtype
 from kernelmark.core.errors import CaseError, CompileError, UsageError, located
+from kernelmark.core.files import user_path
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.units import counted, join_commas
 from kernelmark.iree.signature import Signature, TensorType, parse_type
@@ -112,7 +113,7 @@ def _parse_words(name: str, parts: Sequence[str]) -> Variant:
         if word.startswith("-"):
             flags.append(word)
             continue
-        path = Path(word.removeprefix("+")).expanduser().absolute()
+        path = user_path(word.removeprefix("+")).absolute()
         if not path.is_file():
             raise UsageError(f"there is no file {path}")
         if path.suffix == ".mlir":
@@ -308,7 +309,7 @@ def parameter_options(module: Path, parameters: Sequence[str]) -> tuple[str, ...
     scopes, options = set(), []
     for text in parameters:
         scope, equals, name = ("", "", text) if Path(text).is_file() else text.partition("=")
-        path = Path(name if equals else text).expanduser().absolute()
+        path = user_path(name if equals else text).absolute()
         if not path.is_file():
             raise UsageError(f"--parameters {text}: there is no file {path}")
         scopes.add(scope)
@@ -518,7 +519,7 @@ def _given_values(content: str, kind: TensorType) -> NDArray[np.float64]:
     """Return the elements in `@FILE`, which are stored as raw bytes, or numbers: one for all, or
     one each."""
     if content.startswith("@"):
-        return _load(Path(content[1:]).expanduser().read_bytes(), kind)
+        return _load(user_path(content[1:]).read_bytes(), kind)
     numbers = np.array([float(x) for x in re.split(r"[\s,\[\]]+", content) if x])
     shape = kind.shape or ()
     return np.broadcast_to(numbers, shape) if numbers.size == 1 else numbers.reshape(shape)
@@ -526,7 +527,7 @@ def _given_values(content: str, kind: TensorType) -> NDArray[np.float64]:
 
 def _from_file(path: Path, kind: TensorType) -> NDArray[np.float64]:
     try:
-        with path.expanduser().open("rb") as file:  # np.load would also open zip files
+        with user_path(path).open("rb") as file:  # np.load would also open zip files
             values = np.lib.format.read_array(file, allow_pickle=False).astype(np.float64)
     except (OSError, ValueError) as error:
         raise UsageError(f"{path!r} cannot be read: {error}") from None

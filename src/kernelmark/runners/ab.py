@@ -30,6 +30,7 @@ from typing import Protocol
 
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import UsageError
+from kernelmark.core.files import user_path
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.reason import Reason, shorten
 from kernelmark.core.result import Case, Result, Status
@@ -115,7 +116,7 @@ def parse_side(word: str) -> Side:
         )
     if not equals:
         return Side(name=name)
-    path = Path(python).expanduser()
+    path = user_path(python)
     if path.is_dir():  # a virtual environment's folder
         path = path / "bin" / "python"
     # Not resolved: an interpreter finds its virtual environment through the link that started it.

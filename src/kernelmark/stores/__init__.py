@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import StoreError, UsageError
+from kernelmark.core.files import user_path
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Mode, Status
 from kernelmark.core.units import counted
@@ -132,14 +133,14 @@ def default_path() -> Path:
     """Return the path of the user's store: kernelmark/results.sqlite in $XDG_DATA_HOME or
     ~/.local/share."""
     root = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
-    return Path(root).expanduser() / "kernelmark" / "results.sqlite"
+    return user_path(root) / "kernelmark" / "results.sqlite"
 
 
 def may_exist() -> bool:
     """Return whether the default store may exist, without loading SQLAlchemy: False only for a
     file that is not there."""
     location = os.environ.get("KERNELMARK_STORE") or default_path()
-    return "://" in str(location) or Path(location).expanduser().exists()
+    return "://" in str(location) or user_path(location).exists()
 
 
 def open_store(

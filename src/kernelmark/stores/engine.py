@@ -30,6 +30,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import PoolProxiedConnection, QueuePool
 
 from kernelmark.core.errors import NothingToDo, StoreError
+from kernelmark.core.files import user_path
 from kernelmark.core.reason import TEXT, Reason
 from kernelmark.host.permissions import find_unsafe, make_folder, temporary_folder
 from kernelmark.stores import default_path
@@ -69,7 +70,7 @@ def locate(where: str | os.PathLike[str] | None) -> Location:
         return _locate_url(text)
     if not text or text == ":memory:" or "\0" in text:
         raise StoreError(f"{text!r} is not the path or URL of a store", hint=_SCHEMES)
-    path = Path(text).expanduser()
+    path = user_path(text)
     return Location(shown=str(path), path=path)
 
 

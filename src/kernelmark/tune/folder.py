@@ -22,7 +22,7 @@ from pathlib import Path
 
 from kernelmark.core import files
 from kernelmark.core.errors import UsageError
-from kernelmark.core.files import file_unreadable, file_unwritable
+from kernelmark.core.files import file_unreadable, file_unwritable, user_path
 from kernelmark.core.immutable import FrozenDict
 
 _VERSION = 1
@@ -47,7 +47,7 @@ class TuningFolder:
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> TuningFolder:
         """Return the tuning folder at `path`; raise UsageError if there is no workload in it."""
-        folder = cls(Path(path).expanduser())
+        folder = cls(user_path(path))
         if folder.workload.is_file():
             return folder
         if not folder.path.exists():
@@ -63,7 +63,7 @@ class TuningFolder:
     @classmethod
     def make(cls, path: str | os.PathLike[str]) -> TuningFolder:
         """Return the folder at `path`, created if missing; its workload need not exist yet."""
-        folder = cls(Path(path).expanduser())
+        folder = cls(user_path(path))
         try:
             folder.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelmark.core.errors import CodecError, UsageError
+from kernelmark.core.files import user_path
 from kernelmark.core.reason import prefixed
 from kernelmark.core.registry import FormatFacts
 from kernelmark.core.result import ConfigValue, is_time
@@ -124,7 +125,7 @@ def quality(space: Simulated, evaluated: Sequence[int], after: int | None = None
 
 def read(path: str | os.PathLike[str]) -> Simulated:
     """Load the measured space of a file, in any of the module's formats."""
-    path = Path(path).expanduser()
+    path = user_path(path)
     document = _document(path)
     name = path.name.removesuffix(".gz").removesuffix(".json")
     table = path.with_name(f"{name}.npz")

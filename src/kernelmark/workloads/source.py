@@ -22,11 +22,10 @@ import sys
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, overload
 
 from kernelmark.core.errors import UsageError
-from kernelmark.core.files import file_unreadable
+from kernelmark.core.files import file_unreadable, user_path
 
 D = TypeVar("D")
 _LONGEST_SIZE = 18  # digits of an integer: 64 bits
@@ -293,7 +292,7 @@ def opened(path: str) -> Iterator[InputFile]:
         yield InputFile(path, sys.stdin.buffer)
         return
     try:
-        with Path(path).expanduser().open("rb") as file:
+        with user_path(path).open("rb") as file:
             yield InputFile(path, file)
     except FileNotFoundError:
         raise UsageError(

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelmark.core.errors import KernelmarkError, ProblemError, UsageError, about
-from kernelmark.core.files import load_toml
+from kernelmark.core.files import load_toml, user_path
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import prefixed
 from kernelmark.ops import registry
@@ -175,7 +175,7 @@ def _find(name_or_path: str) -> tuple[Path, str]:
     """Return the file, and its name in errors."""
     if name_or_path in names():
         return _FOLDER / f"{name_or_path}.toml", f"{name_or_path}.toml"
-    path = Path(name_or_path).expanduser()
+    path = user_path(name_or_path)
     if path.suffix == ".toml" or len(path.parts) > 1:
         return path, str(path)
     raise UsageError(

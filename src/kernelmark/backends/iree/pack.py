@@ -29,7 +29,7 @@ from kernelmark.backends.iree.compiler import (
 from kernelmark.backends.iree.targets import target
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CompileError, KernelmarkError, Unsupported, UsageError
-from kernelmark.core.files import read_text
+from kernelmark.core.files import read_text, user_path
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import prefixed
 from kernelmark.core.result import Config
@@ -98,7 +98,7 @@ def _problems(word: str) -> list[Problem]:
     """Parse a problem, or those of the file after an @."""
     if not word.startswith("@"):
         return [ops.parse(word)]
-    file = Path(word[1:]).expanduser()
+    file = user_path(word[1:])
     problems = []
     lines = read_text(file, missing="@FILE names a file with one problem a line").splitlines()
     for number, line in enumerate(lines, 1):

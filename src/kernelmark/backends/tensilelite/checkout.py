@@ -23,6 +23,7 @@ from typing import Any
 import yaml
 
 from kernelmark.core.errors import CompileError, UsageError
+from kernelmark.core.files import user_path
 from kernelmark.core.reason import Reason
 from kernelmark.gpu import rocm
 from kernelmark.gpu.rtc import Clang, find_clang
@@ -69,7 +70,7 @@ def find() -> Checkout | None:
     TensileLite."""
     if not (given := os.environ.get(VARIABLE)):
         return None
-    root = Path(given).expanduser().resolve()
+    root = user_path(given).resolve()
     for inside in _INSIDE:
         if (root / inside / "Tensile" / "KernelWriterAssembly.py").is_file():
             folder = (root / inside).resolve()

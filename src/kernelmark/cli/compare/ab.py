@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,6 +18,7 @@ from kernelmark.cli.compare.commands import ReadingOptions, Words, compare_comma
 from kernelmark.cli.options import complete_backends, complete_devices
 from kernelmark.cli.output import fancy, flush, progress_bar, put_table, say, say_above
 from kernelmark.core.errors import UsageError
+from kernelmark.core.files import user_path
 from kernelmark.core.immutable import below_one
 from kernelmark.core.units import counted, duration_text, join_commas
 from kernelmark.core.verdict import INTERRUPTED, NOTHING
@@ -570,7 +570,7 @@ def _round_timing(choice: o.TimingChoice) -> Timing:
 
     file_fields = {}
     if choice.name and choice.name not in PRESETS:
-        file_fields = load_timing_fields(Path(choice.name).expanduser())
+        file_fields = load_timing_fields(user_path(choice.name))
     if choice.name in PRESETS or "preset" in file_fields:
         raise UsageError(
             f"--timing {choice.name}: paired rounds have no presets",

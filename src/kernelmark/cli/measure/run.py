@@ -25,6 +25,7 @@ from kernelmark.cli.output import (
     store_words,
 )
 from kernelmark.core.errors import NothingToDo, StoreError, UsageError
+from kernelmark.core.files import user_path
 from kernelmark.core.result import Status
 from kernelmark.core.units import about_text, counted, join_or
 from kernelmark.core.verdict import INTERRUPTED, NOTHING, SOME_FAILED
@@ -432,7 +433,7 @@ def _from_folder(text: str, folder: Path | None, run: Run) -> str:
 
     if not text.endswith((*FILES, ".toml")) or text in registry:
         return text
-    path = Path(text).expanduser()
+    path = user_path(text)
     if folder is not None:
         return str(folder / path)
     if not path.exists():

@@ -19,7 +19,7 @@ from kernelmark.cli import options as o
 from kernelmark.cli.options import complete_runs
 from kernelmark.cli.output import check_writable, complain, say, stderr_text, write
 from kernelmark.core.errors import KernelmarkError, NothingToDo, StoreError, UsageError, about
-from kernelmark.core.files import json_text
+from kernelmark.core.files import json_text, user_path
 from kernelmark.core.units import counted, join_or
 from kernelmark.core.verdict import SOME_FAILED
 
@@ -52,7 +52,7 @@ def import_workload(
         check_writable(skipped)
     if dtype:
         checked(dtype)
-    name = Path(folder).expanduser().absolute().name
+    name = user_path(folder).absolute().name
     options = LogOptions(arch=arch, dtype=dtype, key=key)
     reading = logs.read(files, name=name, options=options, form=form)
     if skipped is not None:
@@ -457,7 +457,7 @@ def _results(file: str, overrides: Overrides, form: str | None) -> ResultSet:
 
 def _checked_path(file: str) -> Path:
     """Return the path; raise UsageError if it is no file, before any format is tried."""
-    path = Path(file).expanduser()
+    path = user_path(file)
     if path.is_dir():
         hint = f"name the files in it: {file.rstrip('/')}/*"
         raise UsageError(f"{file} is a folder, not a file", hint=hint)

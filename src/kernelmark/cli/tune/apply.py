@@ -11,6 +11,7 @@ import typer
 from kernelmark.cli import options as o
 from kernelmark.cli.output import put, put_table, say
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
+from kernelmark.core.files import user_path
 from kernelmark.core.units import counted
 from kernelmark.core.verdict import REGRESSION, SOME_FAILED
 
@@ -109,7 +110,7 @@ def apply(
 
     if dry_run and write:
         raise UsageError("--write cannot be given with --dry-run", hint="leave one of them out")
-    into = Path(to).expanduser()
+    into = user_path(to)
     emitter, outcomes, options, missing = load_winners(folder, form, words or ())
     with hinted(_MEND):
         change = applying.prepare(emitter, outcomes, into, options)
@@ -147,8 +148,8 @@ def export_winners(
             hint="add: --base PATH, the files that winners are merged into; 'kmark tune apply' "
             "changes them in place",
         )
-    to = Path(output).expanduser()
-    into = Path(base).expanduser() if base is not None else to
+    to = user_path(output)
+    into = user_path(base) if base is not None else to
     if base is None and to.exists():
         raise UsageError(
             f"{output} exists", hint=f"kmark tune apply {folder} --as {form} --to {output} merges"
@@ -182,7 +183,7 @@ def load_winners(
 
     emitter = registry.get(form)
     options = parse_options(emitter.name, emitter.options, arguments)
-    path = Path(folder).expanduser()
+    path = user_path(folder)
     if not path.is_dir():
         raise UsageError(f"{folder} is not a folder", hint="name a tuning folder")
     tuning = TuningFolder(path)
@@ -272,7 +273,7 @@ def _acceptances(folder: str) -> Callable[[str], Acceptance]:
     from kernelmark.tune.folder import TuningFolder
     from kernelmark.tune.plans import Acceptance
 
-    tuning = TuningFolder(Path(folder).expanduser())
+    tuning = TuningFolder(user_path(folder))
 
     def acceptance(name: str) -> Acceptance:
         path = tuning.plan(name)
@@ -297,7 +298,7 @@ def confirm(
     from kernelmark.tune.install.apply import Proof
     from kernelmark.tune.install.emitters import registry
 
-    path = Path(to).expanduser()
+    path = user_path(to)
     confirming.check_file(registry.get(form), path)
     emitter, outcomes, _, missing = load_winners(folder, form, ())
     kept = [outcome for outcome in outcomes if outcome.kept]

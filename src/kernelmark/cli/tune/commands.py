@@ -7,7 +7,6 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,6 +15,7 @@ from kernelmark.cli import options as o
 from kernelmark.cli.output import check_drawable, draw, put_table, say
 from kernelmark.cli.tune import apply as tune_apply
 from kernelmark.core.errors import NothingToDo, StoreError
+from kernelmark.core.files import user_path
 from kernelmark.core.units import counted
 from kernelmark.core.verdict import INTERRUPTED, NOTHING, SOME_FAILED
 
@@ -108,7 +108,7 @@ def use_tensilelite(folder: str | None) -> None:
     if folder is not None:
         from kernelmark.backends.tensilelite import checkout
 
-        os.environ[checkout.VARIABLE] = str(Path(folder).expanduser().absolute())
+        os.environ[checkout.VARIABLE] = str(user_path(folder).absolute())
         checkout.the_checkout()
 
 

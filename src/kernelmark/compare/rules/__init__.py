@@ -18,13 +18,12 @@ import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from kernelmark.compare.match import Pair
 from kernelmark.compare.rules.base import Judgement, Preset, Rule
 from kernelmark.core.errors import UsageError, about, located
-from kernelmark.core.files import load_toml
+from kernelmark.core.files import load_toml, user_path
 from kernelmark.core.registry import Registry
 
 registry: Registry[Preset] = Registry("kernelmark.compare.rules", "rule")
@@ -129,7 +128,7 @@ def load_rule(name_or_path: str) -> Rule:
             raise UsageError(
                 error.message, hint=f"{meant}known: {', '.join(names())}, or a .toml file"
             ) from None
-    path = Path(name_or_path).expanduser()
+    path = user_path(name_or_path)
     missing = f"a rule is a TOML file, or one of {', '.join(names())}"
     document = load_toml(path, missing=missing)
     special = document.pop("where", [])

@@ -34,6 +34,7 @@ import yaml
 from kernelmark.backends.tensilelite import backend as tensilelite
 from kernelmark.backends.tensilelite.checkout import VARIABLE
 from kernelmark.core.errors import NothingToDo, UsageError
+from kernelmark.core.files import user_path
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.registry import FormatFacts
 from kernelmark.core.result import Config, ConfigValue
@@ -355,7 +356,7 @@ class Tensile(Emitter):
                 hint="leave it out",
             )
         if checkout := options.get("tensilelite"):
-            os.environ[VARIABLE] = str(Path(checkout).expanduser().absolute())
+            os.environ[VARIABLE] = str(user_path(checkout).absolute())
         chosen = self.choose(outcomes, _lookup_key)
         winners = [o.tuned for o in chosen.winners.values() if o.tuned.backend != _GENERATED]
         library = _Library(into, {tuned.kernel.name for tuned in winners} - {""})

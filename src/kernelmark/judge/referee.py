@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +46,7 @@ from kernelmark.devices._gpu import GpuDevice
 from kernelmark.devices.base import Deferred, Device, Stream, Tensor
 from kernelmark.judge.gpu_values import GpuValues
 from kernelmark.judge.processes import Templates
-from kernelmark.judge.side import MOST_LAUNCHES, Binding, Lost, Raised, SharedCpu, Side
+from kernelmark.judge.side import MOST_LAUNCHES, Binding, Lost, Raised, SharedBuffer, SharedCpu, Side
 from kernelmark.judge.values import (
     NOT_REFUSED,
     UNIFORM,
@@ -168,7 +168,13 @@ class SecretChecker(Checker):
         if self._gpu_values is not None and by_gpu:
             self._gpu_values.write(by_gpu)
         for tensor, number in by_host:
-            self._device.write(tensor.buffer, tensor.offset, self._bytes(tensor, number))
+            spec = tensor.spec
+            if isinstance(self._device, SharedCpu):
+                memory: NDArray[np.uint8] = cast(SharedBuffer, tensor.buffer).array
+                end = tensor.offset + spec.nbytes
+                self._values.write(spec, number, memory[tensor.offset : end])
+            else:
+                self._device.write(tensor.buffer, tensor.offset, self._bytes(tensor, number))
 
     def _split(
         self, inputs: Sequence[tuple[Tensor, int]]
@@ -674,7 +680,7 @@ class _Judgement:
         least: dict[tuple[bool, bool], float] = {}
         for number in range(_SINGLE_TRIES):
             for one in (side, reference):
-                pair = self._single_and_row_s(one, checker, times.cost_s, by_request=by_request)
+                pair = self._single_and_row_s(one, checker, times, by_request=by_request)
                 for is_row, seconds in enumerate(pair):
                     key = (one is side, bool(is_row))
                     least[key] = min(seconds, least.get(key, math.inf))
@@ -715,7 +721,7 @@ class _Judgement:
         )
 
     def _single_and_row_s(
-        self, side: Side, checker: SecretChecker, cost_s: float, *, by_request: bool
+        self, side: Side, checker: SecretChecker, times: _Times, *, by_request: bool
     ) -> tuple[float, float]:
         """Return the seconds, not of CPU time, of a launch alone and of one in a row."""
         arena = side.arenas[0]
@@ -723,15 +729,15 @@ class _Judgement:
         order = checker.draw(sets, max(1, min(_SINGLES, len(arena.sets) - _IDLE_SETS)))
         if by_request:
             self._launch_and_check(side, checker, arena, order[:1], projected=0)
-            single_s = side.wall_s - cost_s
+            single_s = side.wall_s - times.cost_s
         else:
             steps = side.step_by_step(order, partial(_fill, checker, arena))
             single_s = min(steps, default=math.inf)
             self._keep(checker.verify(_Remote(side), arena, order, projected=1)(), checker, arena)
-        count = 2 if by_request else len(sets) - _IDLE_SETS
+        count = 2 if by_request else times.launches
         row = checker.draw(sets, count)
         self._launch_and_check(side, checker, arena, row, projected=1)
-        return single_s, (side.wall_s - cost_s) / count
+        return single_s, (side.wall_s - times.cost_s) / count
 
     def _check_neighbours(self, side: Side) -> None:
         for number, problem in enumerate(self._problems[1:], 1):
@@ -877,6 +883,11 @@ class _Times:
 
     def add(self, count: int, short_s: float, long_s: float, *, is_mine: bool) -> None:
         self._rounds[is_mine].append((count, short_s, long_s))
+
+    @property
+    def launches(self) -> int:
+        """The launches of the kernel's short length."""
+        return self._rounds[True][0][0]
 
     @property
     def mine_s(self) -> float:

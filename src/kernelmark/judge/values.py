@@ -12,6 +12,7 @@ import functools
 import hashlib
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,7 +102,7 @@ class Values:
     def __init__(self, key: bytes) -> None:
         self.key = key
         self._next = 1
-        self._streams: dict[str, np.random.Philox] = {}
+        self._streams: dict[str, tuple[np.random.Philox, dict[str, Any]]] = {}
 
     def next_number(self, family: str = UNIFORM) -> int:
         """Return a number that no set had before, for values of `family`."""
@@ -124,23 +125,37 @@ class Values:
         values = decode(_uniform(spec, random), spec.dtype).reshape(spec.shape)
         return encode(np.ascontiguousarray(FAMILIES[family](values)).ravel(), spec.dtype)
 
+    def write(self, spec: TensorSpec, number: int, target: NDArray[np.uint8]) -> None:
+        """Write the elements of an input to its memory: the bytes of `bits`."""
+        kind = spec.type.name
+        plain = spec.given is None and (family_of(number) == UNIFORM or not _is_varied(spec))
+        if not plain or kind not in ("f32", "f64"):
+            target[:] = pack_bits(spec, self.bits(spec, number)).ravel()
+            return
+        # In place: for small tensors, allocating takes longer than generating the values.
+        real = np.float32 if kind == "f32" else np.float64
+        values = target.view(real)
+        np.random.Generator(self._random(spec.name, number)).random(dtype=real, out=values)
+        values *= real(spec.high - spec.low)
+        values += real(spec.low)
+
     def stream_key(self, name: str) -> tuple[int, int]:
         """Return the two words of the key of a tensor's stream."""
-        low, high = self._stream(name).state["state"]["key"].tolist()
+        low, high = self._stream(name)[1]["state"]["key"].tolist()
         return low, high
 
-    def _stream(self, name: str) -> np.random.Philox:
+    def _stream(self, name: str) -> tuple[np.random.Philox, dict[str, Any]]:
+        """Return a tensor's generator, and the state that it begins with."""
         if name not in self._streams:
             stream = hashlib.blake2b(name.encode(), key=self.key, digest_size=16).digest()
-            self._streams[name] = np.random.Philox(key=int.from_bytes(stream, "little"))
+            generator = np.random.Philox(key=int.from_bytes(stream, "little"))
+            self._streams[name] = generator, dict(generator.state)
         return self._streams[name]
 
     def _random(self, name: str, number: int) -> np.random.Philox:
-        generator = self._stream(name)
+        generator, state = self._stream(name)
         # Set, not constructed anew, which takes longer than the values of a small tensor.
-        state = generator.state
-        state["state"]["counter"] = np.array([0, 0, number, 0], np.uint64)
-        state["buffer_pos"] = 4
+        state["state"]["counter"][2] = number
         generator.state = state
         return generator
 

@@ -612,7 +612,13 @@ class Driver:
             self._timing[slot] = live
             # Candidates are often wrong. One that wrote only into its own output leaves the worker
             # intact, and starting a new one takes longer than timing.
-            job = MeasureCase(case=request.case, process=request.process, keep_wrong=True)
+            # On a CPU, whose first launches scatter, the ladder begins with a short look instead.
+            job = MeasureCase(
+                case=request.case,
+                process=request.process,
+                keep_wrong=True,
+                cutoff_s=None if slot.info.kind == "cpu" else request.cutoff_s,
+            )
             self.pool.submit(slot, job)
             return
 

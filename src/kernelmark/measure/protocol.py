@@ -11,7 +11,7 @@ import math
 import secrets
 import statistics
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -43,13 +43,7 @@ from kernelmark.measure.sets import (
     plan_sets,
 )
 from kernelmark.measure.stop import block_seconds, interval_of, stop_reason
-from kernelmark.measure.warmup import (
-    FIRST_LAUNCHES,
-    Warmup,
-    rewarm,
-    warm_up,
-    warm_up_by_samples,
-)
+from kernelmark.measure.warmup import FIRST_LAUNCHES, Warmup, rewarm, warm_up, warm_up_by_samples
 from kernelmark.numerics.generate import source_bits, source_values
 from kernelmark.ops.base import Op
 
@@ -451,7 +445,7 @@ class _BlockLoop:
 
     def _measure_block(self, number: int, block: BoundBlock) -> Steps[None]:
         timing, device = self._timing, self._device
-        arena, kernel, sampler = block.arena, block.kernel, block.sampler
+        kernel, sampler = block.kernel, block.sampler
         setup_s = self._setup_s if device.real_time else 0.0
         self._block_s = block_seconds(timing, setup_s, enqueued=device.enqueues)
         self._on_phase("warmup")

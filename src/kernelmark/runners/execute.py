@@ -50,9 +50,7 @@ def execute(
     timer=profiler or timer=iree-benchmark-module, the external program may take `profile_s`
     seconds. `cutoff_s` is that of a candidate of a search (`measure_blocks`)."""
     started = time.time()
-    return finish(
-        _execute(case, device, process, on_phase, started, profile_s, cutoff_s=cutoff_s)
-    )
+    return finish(_execute(case, device, process, on_phase, started, profile_s, cutoff_s=cutoff_s))
 
 
 def execute_in_turns(cases: Sequence[Case], device: Device, on_phase: OnPhase) -> list[Result]:

@@ -233,19 +233,20 @@ def holder(tmp_path: Path) -> Iterator[Holder]:
 
 
 @pytest.fixture
-def time_up_after() -> Callable[[int], AbstractContextManager[None]]:
-    """A context in which the minutes of a tuning run are over after so many timings, however long
-    they take."""
+def time_up_after() -> Callable[..., AbstractContextManager[None]]:
+    """A context in which the searches of a tuning run with `minutes` must end after so many
+    timings, however long they take; with `whole`, the run must."""
     from kernelmark.tune.driver import Driver
 
     @contextmanager
-    def clocked(timings: int) -> Iterator[None]:
+    def clocked(timings: int, *, whole: bool = False) -> Iterator[None]:
         left, record = iter(range(timings - 1)), Driver._record
         now = [0.0]
 
         def count(self: Driver, *given: Any) -> None:
             record(self, *given)
-            now[0] = 0.0 if next(left, None) is not None else 1e9
+            if next(left, None) is None:
+                now[0] = self._deadline + (1.0 if whole else -1e-9)
 
         clock = SimpleNamespace(monotonic=lambda: now[0], time=time.time)
         with pytest.MonkeyPatch.context() as patch:

@@ -188,6 +188,22 @@ def test_freed_memory_is_given_back_later_or_when_it_is_needed(device, model):
 
 
 @both
+def test_kept_memory_serves_the_next_case_with_the_same_sizes(device, model):
+    device.release_freed()
+    before, free = model.live()["buffers"], device.free_bytes()
+    first, second = device.allocate(1000), device.allocate(2000)
+    device.free(first)
+    assert device.allocate(1000).address != first.address  # the same case gets other memory
+    device.free(second)
+    device.keep_freed()
+    assert device.allocate(2000).address == second.address
+    device.keep_freed()  # nothing was freed since, and the first buffer was not taken
+    assert device.allocate(1000).address != first.address
+    assert model.live()["buffers"] == before + 3
+    assert device.free_bytes() < free
+
+
+@both
 def test_another_thread_can_give_memory_back(device, model):
     device.release_freed()
     before, free = model.live()["buffers"], device.free_bytes()

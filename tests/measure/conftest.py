@@ -17,7 +17,7 @@ from kernelmark.devices.base import GUARD_BYTES, ArgumentSet
 from kernelmark.devices.cpu import array
 from kernelmark.devices.fake import FakeDevice, Script
 from kernelmark.measure.check import poison_byte
-from kernelmark.measure.protocol import Outcome, measure
+from kernelmark.measure.protocol import Outcome, finish, measure_blocks
 from kernelmark.numerics.floats import decode, encode, storage
 from kernelmark.numerics.generate import Inputs
 from kernelmark.ops.base import Op, Parameter, Reference
@@ -146,6 +146,7 @@ class Bench:
         script: Script | None = None,
         device: FakeDevice | None = None,
         process: int = 0,
+        cutoff_s: float | None = None,
         **timing: Any,
     ) -> Outcome:
         self.kernels.clear()
@@ -162,7 +163,7 @@ class Bench:
             self.kernels.append(TwiceKernel(self.device, sets, spend, fault))
             return self.kernels[-1]
 
-        return measure(
+        steps = measure_blocks(
             problem=self.op.problem(n=n, x=dtype),
             op=self.op,
             device=self.device,
@@ -178,7 +179,9 @@ class Bench:
             prepare=prepare,
             process=process,
             on_phase=self.phases.append,
+            cutoff_s=cutoff_s,
         )
+        return finish(steps)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from kernelmark.runners.events import DeviceLost
 from kernelmark.runners.impossible import MARGINS
 from kernelmark.runners.local import LocalRunner
 from kernelmark.runners.process import LocalWorkers
-from kernelmark.tune import journal
+from kernelmark.tune import evaluate, journal
 from kernelmark.tune.driver import Driver
 from kernelmark.tune.evaluate import static_reason
 from kernelmark.tune.plans import Budget
@@ -71,6 +71,21 @@ def test_every_plan_comes_to_a_verified_outcome(tmp_path, monkeypatch):
     monkeypatch.setattr(LocalWorkers, "start", lambda self, spec: pytest.fail("started"))
     again, _ = run(tmp_path, plans)
     assert again.outcomes == driver.outcomes
+
+
+def test_hopeless_candidates_are_cut_off_and_never_win(tmp_path, monkeypatch):
+    (plan,) = fake_plans(1, evaluations=30)
+    driver, _ = run(tmp_path / "cut", [plan])
+    search = [t for t in trials(tmp_path / "cut", plan.name) if t.of_search]
+    cut = [t for t in search if t.is_cut]
+    assert cut
+    best_s = min(t.seconds for t in search if t.ok and not t.is_cut)
+    assert all(t.ok and t.worst is not None and t.seconds > 1.5 * best_s for t in cut)
+    monkeypatch.setattr(evaluate, "CUTOFF", 1e6)
+    whole, _ = run(tmp_path / "whole", [plan])
+    assert not any(t.is_cut for t in trials(tmp_path / "whole", plan.name))
+    tuned = driver.outcomes[plan.name].tuned
+    assert tuned.config == whole.outcomes[plan.name].tuned.config
 
 
 def test_a_candidate_beyond_a_roof_is_impossible_and_never_wins(tmp_path, monkeypatch):
@@ -206,6 +221,23 @@ def test_minutes_end_a_run_which_goes_on_later(tmp_path, time_up_after):
     assert again.outcomes[name].evaluations == more
     assert again.cut == []
     assert len(trials(tmp_path, name)) > few
+
+
+def test_minutes_end_a_final_too_which_goes_on_later(tmp_path, time_up_after):
+    """As it must if the final takes longer than the search led to expect."""
+    (plan,) = fake_plans(1, evaluations=10)
+    whole, _ = run(tmp_path / "whole", [plan])
+    steps = [t.step for t in trials(tmp_path / "whole", plan.name)]
+    final = next(n for n, step in enumerate(steps) if step.startswith("final "))
+    with time_up_after(final + 3, whole=True):
+        driver, _ = run(tmp_path, [plan], minutes=1.0)
+    assert not driver.outcomes
+    assert not driver.retired
+    assert [t.step for t in trials(tmp_path, plan.name)] == steps[: final + 3]
+    again, _ = run(tmp_path, [plan])
+    tuned = again.outcomes[plan.name].tuned
+    assert tuned.config == whole.outcomes[plan.name].tuned.config
+    assert max(Counter(t.key for t in trials(tmp_path, plan.name)).values()) <= 2
 
 
 def test_winners_are_starts_of_later_plans(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """How long a tuning run is expected to take."""
 
+import math
 import types
 
 import pytest
@@ -30,7 +31,7 @@ def clock(monkeypatch):
 def tuned(clock, sets):
     """Tune a plan whose final takes its timings `sets` times; the seconds of it."""
     (plan,) = fake_plans(1)
-    made = Tally([plan], None, CPU)
+    made = Tally([plan], math.inf, CPU)
     begun, limit = clock.s, plan.budget.evaluations
     made.began(plan.name, 0, limit)
     for _ in range(limit):
@@ -46,7 +47,7 @@ def tuned(clock, sets):
 
 def expected(clock):
     (plan,) = fake_plans(1)
-    made = Tally([plan], None, CPU)
+    made = Tally([plan], math.inf, CPU)
     made.began(plan.name, 0, plan.budget.evaluations)
     return made.progress.left_s
 
@@ -67,7 +68,7 @@ def test_what_other_commands_learn_does_not_change_it(clock):
     assert expected(clock) == pytest.approx(before_s)
 
 
-def at_its_final(clock, *, tried=12, limit=12, deadline=None):
+def at_its_final(clock, *, tried=12, limit=12, deadline=math.inf):
     """A plan with so many of its candidates tried, and a first timing of its final."""
     (plan,) = fake_plans(1)
     clock.s = 0.0
@@ -92,22 +93,18 @@ def test_time_is_left_until_the_final_has_ended(clock):
     assert made.progress.left_s == 0
 
 
-def test_a_final_goes_on_after_the_time_for_searching_is_up(clock):
-    left_s = [at_its_final(clock, deadline=d)[0].progress.left_s for d in (None, TIMING_S)]
-    assert left_s[0] > 0
-    assert left_s[1] == left_s[0]
-
-
-def test_a_deadline_limits_the_search_and_not_the_final(clock):
-    (plan,) = fake_plans(1)
-    left_s = []
-    for deadline in (None, TIMING_S, 0.0):
-        made = Tally([plan], deadline, CPU)
-        made.began(plan.name, 0, plan.budget.evaluations)
-        left_s.append(made.progress.left_s)
-    whole_s, some_s, final_s = left_s
-    assert 0 < final_s < whole_s
-    assert some_s == pytest.approx(final_s + TIMING_S)
+def test_a_deadline_limits_the_search_and_the_final(clock):
+    for final in (False, True):
+        for deadline in (math.inf, 20 * TIMING_S, 0.0):
+            if final:
+                made, plan = at_its_final(clock, deadline=deadline)
+            else:
+                (plan,) = fake_plans(1)
+                made = Tally([plan], deadline, CPU)
+                made.began(plan.name, 0, plan.budget.evaluations)
+            left_s = made.progress.left_s
+            assert left_s <= max(0.0, deadline - clock.s)
+            assert left_s > 0 or deadline <= clock.s
 
 
 def test_a_search_that_ended_early_has_only_its_final_left(clock):

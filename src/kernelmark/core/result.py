@@ -139,6 +139,7 @@ class StopReason(StrEnum):
     TIME = "time"  # the cap on timed seconds was reached
     BLOCKS = "blocks"  # the cap on allocation blocks was reached
     FIXED = "fixed"  # the number of blocks was given: as many at least as at most
+    CUTOFF = "cutoff"  # a candidate of a search whose first launches are too slow to rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

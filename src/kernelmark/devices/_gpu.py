@@ -160,6 +160,7 @@ class GpuDevice(Device):
         self._pools: dict[object, GpuBuffer] = {}
         self._readback = Readback(driver, self._stream)
         self._freed: list[GpuBuffer] = []  # freed by the driver in `release_freed`
+        self._kept: list[GpuBuffer] = []  # for allocations of the same sizes
 
     # -- helper kernels
 
@@ -198,10 +199,14 @@ class GpuDevice(Device):
         self._while_capturing = while_capturing
 
     def allocate(self, nbytes: int) -> GpuBuffer:
+        kept = next((buffer for buffer in self._kept if buffer.nbytes == nbytes), None)
+        if kept is not None:
+            self._kept.remove(kept)
+            return kept
         try:
             return GpuBuffer(self.driver.allocate(max(1, nbytes)), nbytes)
         except OutOfMemory as error:
-            if self._freed:
+            if self._freed or self._kept:
                 self.release_freed()
                 return self.allocate(nbytes)
             raise OutOfMemory(
@@ -226,15 +231,21 @@ class GpuDevice(Device):
 
     def release_freed(self) -> None:
         self.driver.use(self.index)  # the caller may be another thread
-        while self._freed:
-            self.driver.free(self._freed.pop().address)
+        for buffers in (self._kept, self._freed):
+            while buffers:
+                self.driver.free(buffers.pop().address)
+
+    def keep_freed(self) -> None:
+        freed, self._freed = self._freed, []
+        self.release_freed()  # what the last case did not take
+        self._kept = freed
 
     def free_bytes(self) -> int:
         return self.driver.memory_info()[0] + self._freed_bytes
 
     @property
     def _freed_bytes(self) -> int:
-        return sum(buffer.nbytes for buffer in self._freed)
+        return sum(buffer.nbytes for buffer in (*self._freed, *self._kept))
 
     def write(self, buffer: Buffer, offset: int, data: NDArray[np.uint8]) -> None:
         self._upload(buffer.address + offset, data, self._stream)

@@ -151,6 +151,10 @@ class Device(ABC):
         """Return freed memory to the system, for other processes and libraries. Any thread may call
         it while no other uses the device."""
 
+    def keep_freed(self) -> None:
+        """Keep the memory that a case freed for the next case, if it allocates the same sizes."""
+        self.release_freed()
+
     @abstractmethod
     def free_bytes(self) -> int:
         """Return the bytes that can still be allocated."""

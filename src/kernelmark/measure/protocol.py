@@ -11,7 +11,7 @@ import math
 import secrets
 import statistics
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -24,7 +24,7 @@ from kernelmark.core.result import Block, Check, KernelInfo, Measurement, StopRe
 from kernelmark.core.timing import Cache, Duty, Strain, Timer, Timing
 from kernelmark.devices.base import Device, own_queue
 from kernelmark.measure.audit import FACTOR as AUDIT_FACTOR
-from kernelmark.measure.audit import Audit, TimedBlock
+from kernelmark.measure.audit import LATENCY_S, REPLAY_S, Audit, TimedBlock
 from kernelmark.measure.blocks import (
     audit_warnings,
     data_warnings,
@@ -43,7 +43,7 @@ from kernelmark.measure.sets import (
     plan_sets,
 )
 from kernelmark.measure.stop import block_seconds, interval_of, stop_reason
-from kernelmark.measure.warmup import Warmup, rewarm, warm_up, warm_up_by_samples
+from kernelmark.measure.warmup import FIRST_LAUNCHES, Warmup, rewarm, warm_up, warm_up_by_samples
 from kernelmark.numerics.generate import source_bits, source_values
 from kernelmark.ops.base import Op
 
@@ -176,6 +176,9 @@ CAPPED_CLOCK = 0.9
 MOST_AUDITS = 3
 # A block may end this fraction early: another batch is not worth its fixed cost.
 BATCH_SLACK = 0.1
+# Candidates of a search that take longer than this are timed by replays of one length: the fixed
+# cost of a replay, about 10 µs, is 0.2 % of it, and a sample of two lengths takes three launches.
+ONE_LENGTH_S = 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,12 +227,26 @@ def measure_blocks(
     on_phase: OnPhase | None = None,
     turn_s: float = math.inf,
     between: bool = False,
+    cutoff_s: float | None = None,
 ) -> Steps[Outcome]:
     """Measure as `measure` does, pausing around each block's samples, and among them after every
     `turn_s` device seconds; with `between`, also between blocks. Others may be measured
-    meanwhile."""
+    meanwhile.
+
+    With `cutoff_s` the case is a candidate of a search: it has no secondary times, and it ends with
+    the first launch that is clearly slower than `cutoff_s`, whose output is checked all the same.
+    """
     return _BlockLoop(
-        problem, op, device, timing, prepare, process, on_phase, turn_s, between=between
+        problem,
+        op,
+        device,
+        timing,
+        prepare,
+        process,
+        on_phase,
+        turn_s,
+        between=between,
+        cutoff_s=cutoff_s,
     ).run()
 
 
@@ -257,8 +274,11 @@ class _BlockLoop:
         turn_s: float,
         *,
         between: bool,
+        cutoff_s: float | None,
     ) -> None:
         self._device = device
+        self._cutoff_s = cutoff_s
+        self._is_cut = False
         self._turn_s = turn_s
         self._between = between
         self._paused_s = 0.0
@@ -398,9 +418,13 @@ class _BlockLoop:
             yield from self._measure_block(number, block)
             self._fallbacks += block.sampler.fallbacks
             self._cost["record"] += block.sampler.record_s
+            if self._is_cut:
+                return StopReason.CUTOFF
             stop = stop_reason(
                 self._blocks, timing=self._timing, timed_s=self._timed_s, next_s=self._block_s
             )
+            if stop and not number and self._is_fresh(block.sampler):
+                return stop
             if number == self._next_audit or (stop and number < self._next_audit):
                 self._audit(number, block)
             if stop and self._is_doubtful():
@@ -421,33 +445,100 @@ class _BlockLoop:
 
     def _measure_block(self, number: int, block: BoundBlock) -> Steps[None]:
         timing, device = self._timing, self._device
-        arena, kernel, sampler = block.arena, block.kernel, block.sampler
+        kernel, sampler = block.kernel, block.sampler
         setup_s = self._setup_s if device.real_time else 0.0
         self._block_s = block_seconds(timing, setup_s, enqueued=device.enqueues)
         self._on_phase("warmup")
+        if number == 0 and self._cutoff_s is not None:
+            rewritten = self._refresh(block)
+            if self._ends_with_first_launch(block, self._cutoff_s):
+                self._check(number, block, rewritten)
+                return
         self._warm_up(number, kernel, sampler)
-        with self._clock("check"):
-            rewritten = self._checker.refresh(arena)
-            if own_queue(kernel.launch) is not None:  # not ordered after the device's stream
-                device.synchronize()
+        if number == 0 and self._cutoff_s is not None:
+            self._is_cut = self._launch_s > self._cutoff_s + LATENCY_S
+        rewritten = self._refresh(block)
         yield from self._pause(Pause.READY)
         self._on_phase("timing")
         yield from self._time(number, sampler)
         self._book_enqueued_warmup()
+        self._check(number, block, rewritten)
+        yield from self._pause(Pause.TIMED)
+
+    def _refresh(self, block: BoundBlock) -> list[int]:
+        """Rewrite inputs and poison outputs before the launches that are checked."""
+        with self._clock("check"):
+            rewritten = self._checker.refresh(block.arena)
+            if own_queue(block.kernel.launch) is not None:  # not ordered after the device's stream
+                self._device.synchronize()
+        return rewritten
+
+    def _check(self, number: int, block: BoundBlock, rewritten: Sequence[int]) -> None:
+        """Check outputs of the launches since `rewritten` sets were refreshed."""
         self._on_phase("check")
         start = time.perf_counter()
         with self._clock("check"):
-            candidates = sampler.launched.intersection(rewritten)
+            launched = block.sampler.launched.intersection(rewritten)
             # The first block also checks the last set, where an off-by-one index shows.
-            chosen = [] if number else [max(candidates)]
-            chosen += self._checker.draw(candidates.difference(chosen), CHECKED_SETS - len(chosen))
+            chosen = [] if number else [max(launched)]
+            chosen += self._checker.draw(launched.difference(chosen), CHECKED_SETS - len(chosen))
+            # Elsewhere the audit checks that sets which are not launched stay untouched.
+            is_fresh = self._is_cut or (not number and self._is_fresh(block.sampler))
+            idle = set(rewritten).difference(block.sampler.launched) if is_fresh else set()
             self._checks.append(
                 self._checker.verify(
-                    kernel, arena, chosen, projected=1 if number else 2, sampled=0 if number else 1
+                    block.kernel,
+                    block.arena,
+                    chosen,
+                    projected=1 if number else 2,
+                    sampled=0 if number else 1,
+                    untouched=self._checker.draw(idle, CHECKED_SETS),
                 )
             )
         self._setup_s = time.perf_counter() - start
-        yield from self._pause(Pause.TIMED)
+
+    def _ends_with_first_launch(self, block: BoundBlock, cutoff_s: float) -> bool:
+        """Time a candidate's first launch, and a short one again if it is slow. Return whether it
+        is so slow that there are no others."""
+        if self._device.enqueues:
+            self._device.watch()
+        launch_s = math.inf
+        for _ in range(2):
+            reading, wall_s, method = block.sampler.replay(1)
+            launch_s = min(launch_s, reading.elapsed_s)
+            self._timed_s += reading.spent_s
+            self._cost["timed"] += wall_s
+            self._is_cut = launch_s > cutoff_s + REPLAY_S
+            if not self._is_cut or launch_s > ONE_LENGTH_S:
+                break
+        self._launch_s = self._gross_s = launch_s
+        if not self._is_cut:
+            self._device_s, self._timed_s = self._device_s + self._timed_s, 0.0
+            return False
+        self._method = method
+        self._warmup = Warmup(
+            seconds=0.0, wall_s=0.0, launch_s=launch_s, settled=False, method=method, trace_s=()
+        )
+        self._kernel = block.kernel.info
+        clock = reading.clock_mhz
+        self._blocks.append(
+            Block(
+                process=self._process,
+                allocation=0,
+                samples_s=(launch_s,),
+                clocks_mhz=() if clock is None else (clock,),
+                telemetry=self._device.telemetry(),
+            )
+        )
+        return True
+
+    def _is_fresh(self, sampler: Sampler) -> bool:
+        """Return whether a search's candidate ran every timed launch of its only block on inputs
+        that were rewritten since the set's last launch: what it remembers cannot help it, so there
+        is nothing to audit."""
+        if self._cutoff_s is None or self._timing.max_allocations > 1 or self._pace.two_lengths:
+            return False
+        return len(self._blocks[0].samples_s) * self._pace.launches <= sampler.sets
 
     def _audit(self, number: int, block: BoundBlock) -> None:
         """Check and time launches on rewritten inputs, after the block's own check. If these do not
@@ -527,7 +618,8 @@ class _BlockLoop:
             self._gross_s = sampler.gross_s(warmup.launch_s)
             with self._clock("beside"):
                 self._kernel = secondary.info()
-                self._also |= secondary.times(warmup.launch_s, warmup.method)
+                if self._cutoff_s is None:
+                    self._also |= secondary.times(warmup.launch_s, warmup.method)
             self._device_s += secondary.device_s
         finally:
             secondary.close()
@@ -550,20 +642,27 @@ class _BlockLoop:
             # One block more than the minimum: most measurements need it.
             blocks = min(timing.allocations + 1, timing.max_allocations)
             self._binder.prepare_ahead(range(1, blocks), pace)
-            secondary.prepare(**guess)
+            if self._cutoff_s is None:
+                secondary.prepare(**guess)
 
         return warm_up_by_samples(
-            sampler, cap_s=timing.warmup_s, choose=choose, meanwhile=meanwhile
+            sampler,
+            cap_s=timing.warmup_s,
+            choose=choose,
+            meanwhile=meanwhile,
+            # A candidate's first launch may have been a warm-up by itself.
+            launches=1 if self._launch_s > timing.warmup_s else FIRST_LAUNCHES,
         )
 
     def _choose_pace(self, sampler: Sampler, launch_s: float, method: Timer) -> Pace:
+        is_long = self._cutoff_s is not None and launch_s > ONE_LENGTH_S
         pace = choose_pace(
             launch_s=launch_s,
             sets=self._plan.sets,
             evict=self._plan.evict and not self._binder.flush_in_stream,
             block_s=self._block_s,
             timing=self._timing,
-            two_lengths=self._device.enqueues,
+            two_lengths=self._device.enqueues and not is_long,
             method=method,
         )
         return sampler.fit(pace)
@@ -624,6 +723,7 @@ class _BlockLoop:
                 )
                 most_s = min(longest_s - timed_s, self._turn_s)
                 count = samples_in(min(wanted_s, most_s), self._pace, self._launch_s)
+                count = 1 if self._is_cut else count
             # The values of the last block's check have arrived by now, or will soon.
             for sample in sampler.samples(self._pace, count, self._checker.receive_all):
                 samples.append(sample)
@@ -633,7 +733,8 @@ class _BlockLoop:
                 sample_s = max(sample.timed_s, sample.wall_s) if by_wall else sample.timed_s
                 spent_s += sample_s
             slack_s = max(sample_s / 2, BATCH_SLACK * self._block_s if batches else 0.0)
-            if len(samples) >= timing.min_samples and spent_s + slack_s >= self._block_s:
+            enough = len(samples) >= timing.min_samples and spent_s + slack_s >= self._block_s
+            if enough or self._is_cut:
                 break
             if turn_s + sample_s / 2 >= self._turn_s:
                 # What a kernel left running must not be timed with the others' launches.

@@ -29,7 +29,7 @@ LEAST_SHARE = 0.2
 _STEPS = 50
 _BATCHES = 12
 # Launches per replay for a first estimate of a launch's time.
-_FIRST_LAUNCHES = 4
+FIRST_LAUNCHES = 4
 _FIRST_REPLAYS = 3
 # The host then records the samples' replays for about this long. The device is kept busy meanwhile,
 # as its clock would drop otherwise.
@@ -87,13 +87,19 @@ def warm_up(sampler: Sampler, *, cap_s: float, min_sample_s: float) -> Warmup:
 
 
 def warm_up_by_samples(
-    sampler: Sampler, *, cap_s: float, choose: ChoosePace, meanwhile: Meanwhile
+    sampler: Sampler,
+    *,
+    cap_s: float,
+    choose: ChoosePace,
+    meanwhile: Meanwhile,
+    launches: int = FIRST_LAUNCHES,
 ) -> Warmup:
     """Warm up by samples at the pace that will be timed: the recorded replays are reused, and the
-    device does not idle. The host calls `meanwhile` while the first samples run."""
-    launches = min(_FIRST_LAUNCHES, sampler.sets)
-    first = []
-    for _ in range(_FIRST_REPLAYS):
+    device does not idle. The host calls `meanwhile` while the first samples run. The first replays
+    have up to `launches`; long ones end at the cap."""
+    launches = min(launches, sampler.sets)
+    first: list[tuple[float, float]] = []
+    while len(first) < _FIRST_REPLAYS and (not first or sum(s for s, _ in first) < cap_s):
         sampler.restart()
         reading, wall_s, method = sampler.replay(launches)
         first.append((reading.elapsed_s, wall_s))

@@ -44,11 +44,13 @@ def execute(
     on_phase: OnPhase,
     *,
     profile_s: float = external_timers.TIMEOUT_S,
+    cutoff_s: float | None = None,
 ) -> Result:
     """Measure `case` on `device`. Every failure of the case becomes a result; none is raised. With
     timer=profiler or timer=iree-benchmark-module, the external program may take `profile_s`
-    seconds."""
-    return finish(_execute(case, device, process, on_phase, time.time(), profile_s))
+    seconds. `cutoff_s` is that of a candidate of a search (`measure_blocks`)."""
+    started = time.time()
+    return finish(_execute(case, device, process, on_phase, started, profile_s, cutoff_s=cutoff_s))
 
 
 def execute_in_turns(cases: Sequence[Case], device: Device, on_phase: OnPhase) -> list[Result]:
@@ -114,6 +116,7 @@ def _execute(
     turn_s: float = math.inf,
     *,
     between: bool = False,
+    cutoff_s: float | None = None,
 ) -> Steps[Result]:
     clock = time.perf_counter()
     try:
@@ -138,6 +141,7 @@ def _execute(
             on_phase=on_phase,
             turn_s=turn_s,
             between=between,
+            cutoff_s=cutoff_s,
         )
         measurement = outcome.measurement
         if case.timing.timer is Timer.PROFILER:

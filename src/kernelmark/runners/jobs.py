@@ -16,7 +16,7 @@ from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.errors import CodecError, UsageError
 from kernelmark.core.reason import NO_REASON, Reason, in_phase, read_reason, suffixed
 from kernelmark.core.result import Case, KernelInfo, Result, Status, check_result
-from kernelmark.core.timing import Timing
+from kernelmark.core.timing import MOST_S, Timing
 from kernelmark.runners.execute import failure
 from kernelmark.runners.protocol import Message
 
@@ -63,17 +63,21 @@ class Job(ABC, Generic[R]):
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MeasureCase(Job[Result]):
     """Measure a case. With `keep_wrong`, a worker whose result is wrong is kept if the guards
-    around the output are intact."""
+    around the output are intact. `cutoff_s` is that of a candidate of a search, inf for none."""
 
     case: Case
     process: int = 0
     fresh: bool = False
     keep_wrong: bool = False
+    cutoff_s: float | None = None
 
     @property
     def request(self) -> Message:
         case = codec.to_document(self.case)
-        return {"kind": "measure", "process": self.process, "case": case}
+        request = {"kind": "measure", "process": self.process, "case": case}
+        if self.cutoff_s is not None:
+            request["cutoff_s"] = min(self.cutoff_s, MOST_S)
+        return request
 
     def threads_on(self, info: DeviceInfo) -> int:
         return threads_of(self.case, info)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -260,10 +261,13 @@ class Pool:
                 return
         slot.worker.send({**job.request, "id": slot._id, "profile_s": slot._limits.timeout_s})
 
-    def poll(self) -> Outcome | None:
-        """Wait for the next outcome. Return None immediately if no job is running."""
+    def poll(self, until: float = math.inf) -> Outcome | None:
+        """Wait for the next outcome, at most `until`, by the monotonic clock. Return None if there
+        is none by then, and immediately if no job is running."""
         while not self._outcomes and any(slot._id for slot in self._slots):
-            self._wait()
+            self._wait(until)
+            if time.monotonic() >= until:
+                break
         outcome = self._outcomes.popleft() if self._outcomes else None
         if isinstance(outcome, Finished | Returned):
             outcome.slot.job = None
@@ -307,11 +311,12 @@ class Pool:
         for slot in self._slots:
             slot.close()
 
-    def _wait(self) -> None:
-        """Wait for messages, lost workers or the next deadline, and handle them."""
+    def _wait(self, until: float = math.inf) -> None:
+        """Wait for messages, lost workers, the next deadline or `until`, and handle them."""
         by_worker = {id(slot.worker): slot for slot in self._slots if slot.worker is not None}
         deadlines = [d for slot in by_worker.values() if (d := slot.deadline) is not None]
-        timeout_s = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+        first = min([*deadlines, until])
+        timeout_s = None if first == math.inf else max(0.0, first - time.monotonic())
         workers = [slot.worker for slot in by_worker.values()]
         for worker, message in self._workers.wait(workers, timeout_s):
             slot = by_worker[id(worker)]

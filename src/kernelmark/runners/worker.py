@@ -177,8 +177,16 @@ class Server:
             if len(cases) > 1:
                 results = execute_in_turns(cases, device, self.send_phase)
             else:
-                phase = self.send_phase
-                results = [execute(cases[0], device, process, phase, profile_s=profile_s)]
+                results = [
+                    execute(
+                        cases[0],
+                        device,
+                        process,
+                        self.send_phase,
+                        profile_s=profile_s,
+                        cutoff_s=self._request.get("cutoff_s"),
+                    )
+                ]
             if replaced := self._code.replaced():
                 error = Reason(f"the kernel's code replaced {replaced}: its result is not kept")
                 status = Status.RUNTIME_ERROR
@@ -186,7 +194,11 @@ class Server:
                     failure(r.case, self.info, status, error, started=r.started) for r in results
                 ]
             # Freeing the memory of a case takes 2.5 ms on an H200. Meanwhile the result is sent.
-            release = self._background.submit(device.release_freed)
+            # The next candidate of a search needs the same memory again.
+            is_candidate = "cutoff_s" in self._request
+            release = self._background.submit(
+                device.keep_freed if is_candidate else device.release_freed
+            )
             results = [dataclasses.replace(result, device=self.name) for result in results]
             documents = [codec.to_document(result) for result in results]
             single = self._request["kind"] == "measure"

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -55,6 +56,7 @@ from kernelmark.tune.families import Searched, ranked
 from kernelmark.tune.finals import finals, nothing_found, timings
 from kernelmark.tune.journal import (
     COMPILE,
+    FINAL_STEP,
     Finished,
     Header,
     Journal,
@@ -144,7 +146,7 @@ class Session:
         self.best: Trial | None = None
         self.best_s: float | None = None  # includes results not yet reported to the search
         self._failures = 0
-        self._in_final = False
+        self._final_timings = 0
         # Without finals: a search that is continued after a final would have fewer minutes left.
         self._costs: dict[tuple[str, str, str, str], float] = {}
         if plan.arch and plan.arch != info.arch:
@@ -224,13 +226,13 @@ class Session:
     def _notice(self, trial: Trial) -> None:
         if trial.of_search:
             self._costs[trial.key] = trial.cost_s
+        self._final_timings += trial.step.startswith(FINAL_STEP)
         if trial.ok and not trial.problem and not trial.backend and trial.step in self.steps:
             self.best_s = min(self.best_s or math.inf, trial.seconds or math.inf)
 
     def work(self) -> Work[Outcome | None]:
         """Run the search and the final; return None if stopped without a successful candidate."""
         yield from self._search()
-        self._in_final = True
         # Includes candidates of an earlier search with a larger budget.
         timed = self.journal.reached(self.steps)
         # Read from the file: `retry_failed` drops trials that a lowered budget may not repeat.
@@ -278,11 +280,13 @@ class Session:
 
     @property
     def finals_s(self) -> float:
-        """Seconds that the final will take, if a timing takes as long as one of the search; 0 once
-        it has begun."""
-        if self._in_final or not self._costs:
+        """Seconds that the final will still take, if a timing takes as long as one of the search's
+        last step, or of any step if no candidate has reached it."""
+        if not self._costs:
             return 0.0
-        return timings(self.plan, len(self._costs)) * self.cost_s / len(self._costs)
+        last = [cost_s for (*_, step), cost_s in self._costs.items() if step == self.steps[-1]]
+        each_s = statistics.fmean(last or self._costs.values())
+        return max(0, timings(self.plan, len(self._costs)) - self._final_timings) * each_s
 
     @property
     def cost_s(self) -> float:
@@ -337,7 +341,10 @@ class Driver:
     """One tuning run. `outcomes` has the outcomes by plan, `retired` the plans that cannot be
     tuned, with the reason; a plan in neither was not reached in time. Of the plans with an outcome,
     `cut` lists those whose search ended with the time of the run, and `spent` those whose search
-    ended with the minutes of the plan, with the number of candidates that the plan requests."""
+    ended with the minutes of the plan, with the number of candidates that the plan requests.
+
+    `minutes` from now on searches end, early enough for their finals; what still runs at the end of
+    them is stopped, and continued by the next run."""
 
     def __init__(
         self,
@@ -370,7 +377,8 @@ class Driver:
         self._live: list[Live] = []
         self._next = 0
         self._timing: dict[Slot, Live] = {}
-        self._deadline = time.monotonic() + 60 * minutes if minutes else None
+        self._searches_end = False
+        self._deadline = time.monotonic() + 60 * minutes if minutes else math.inf
         self._tally = Tally(self.plans, self._deadline, runner.infos[0])
 
     def _choose_pipeline(self, jobs: int, kind: str) -> Pipeline:
@@ -394,12 +402,12 @@ class Driver:
                 if processes := describe_others(slot.info):
                     text = f"{slot.info.name} is in use by {processes}: times may be disturbed"
                     self._emit(Note(text=text))
-            while self._live:
+            while self._live and time.monotonic() < self._deadline:
                 if self._out_of_time:
                     for live in self._live:
                         live.session.stop = True
                 self._assign()
-                if (outcome := self.pool.poll()) is not None:
+                if (outcome := self.pool.poll(self._deadline)) is not None:
                     self._on_outcome(outcome)
                 self._open_sessions()
         finally:
@@ -428,14 +436,15 @@ class Driver:
 
     @property
     def _out_of_time(self) -> bool:
-        """Whether the searches must end now, so that their finals end in time."""
-        if self._deadline is None:
-            return False
+        """Whether the searches must end now, so that their finals end in time, or had to before."""
+        if self._deadline == math.inf or self._searches_end:
+            return self._searches_end
         finals_s = [
             sum(live.session.finals_s for live in self._live if live.slot is slot)
             for slot in self._devices
         ]
-        return time.monotonic() + max(finals_s) > self._deadline
+        self._searches_end = time.monotonic() + max(finals_s) > self._deadline
+        return self._searches_end
 
     def _open(self, plan: TunePlan, before: Sequence[str]) -> None:
         slot = self._freest()
@@ -593,7 +602,13 @@ class Driver:
             self._timing[slot] = live
             # Candidates are often wrong. One that wrote only into its own output leaves the worker
             # intact, and starting a new one takes longer than timing.
-            job = MeasureCase(case=request.case, process=request.process, keep_wrong=True)
+            # On a CPU, whose first launches scatter, the ladder begins with a short look instead.
+            job = MeasureCase(
+                case=request.case,
+                process=request.process,
+                keep_wrong=True,
+                cutoff_s=None if slot.info.kind == "cpu" else request.cutoff_s,
+            )
             self.pool.submit(slot, job)
             return
 

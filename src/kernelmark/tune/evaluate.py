@@ -25,7 +25,16 @@ import numpy as np
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.reason import Reason, shorten
-from kernelmark.core.result import Case, Config, KernelInfo, Measurement, Result, Space, Status
+from kernelmark.core.result import (
+    Case,
+    Config,
+    KernelInfo,
+    Measurement,
+    Result,
+    Space,
+    Status,
+    StopReason,
+)
 from kernelmark.core.timing import Timer, Timing
 from kernelmark.core.units import bytes_text
 from kernelmark.gpu.architectures import absent
@@ -42,6 +51,10 @@ from kernelmark.tune.strategies.base import Points
 MAX_SPILLED_BYTES = 256
 # Largest fraction of the candidates that are timed at higher steps without being a new best.
 CLIMBING = 1 / 3
+# A candidate on a GPU whose first launch takes more than this many times the best time of its step
+# is not timed further. First launches of GEMMs take up to a few percent longer than later ones,
+# and no candidate improves by half.
+CUTOFF = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +70,13 @@ class TrialStep:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """A case to be measured and recorded in a journal under the name of its step. Tensor addresses
-    depend on `process`: candidates that are compared have the same one."""
+    depend on `process`: candidates that are compared have the same one. One whose first launch
+    takes more than `cutoff_s` is not timed further."""
 
     case: Case
     step: str
     process: int = 0
+    cutoff_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +191,11 @@ class Evaluator:
     def _timed(self, config: Config, step: TrialStep, later: tuple[Case, ...]) -> Work[Trial]:
         trial = self.journal.find(config=config, step=step.name)
         if trial is None:
-            request = Request(case=self.case(config, step.timing), step=step.name)
+            request = Request(
+                case=self.case(config, step.timing),
+                step=step.name,
+                cutoff_s=CUTOFF * self._best.get(step.name, math.inf),
+            )
             yield TrialRound(requests=(request,), ahead=later)
             trial = self.journal.find(config=config, step=step.name)
         assert trial is not None
@@ -190,7 +209,7 @@ class Evaluator:
         """Return whether a candidate is timed at the next step, too: a new best one always, one
         close to the best unless too many were."""
         self._seen[step.name] += 1
-        if not trial.ok or trial.seconds is None or trial.step != step.name:
+        if not trial.ok or trial.seconds is None or trial.step != step.name or trial.is_cut:
             return False
         best = self._best.get(step.name, math.inf)
         self._best[step.name] = min(best, trial.seconds)
@@ -221,6 +240,7 @@ def trial_of(request: Request, result: Result, plan: TunePlan, compile_s: float 
         backend=_unless_own(request.case.backend, plan.backend),
         problem=_unless_own(request.case.problem.key, plan.problem.key),
         load=_load(measured) if measured else None,
+        is_cut=measured is not None and measured.stop is StopReason.CUTOFF,
     )
 
 

@@ -279,8 +279,9 @@ def _even(rounds: int) -> int:
 
 
 def finalists(reached: Sequence[Trial], most: int) -> list[Trial]:
-    """Return the fastest trials that were timed in full, then the fastest others."""
-    good = [trial for trial in reached if trial.ok]
+    """Return the fastest trials that were timed in full, then the fastest others, but none that was
+    cut off after its first launch."""
+    good = [trial for trial in reached if trial.ok and not trial.is_cut]
     return sorted(good, key=lambda trial: (trial.step != "full", _seconds(trial)))[:most]
 
 

@@ -96,7 +96,7 @@ class Trial:
     has a status and an error. `cost_s` is the time it took to compile and measure.
 
     `backend` and `problem` are "" for the plan's own. `load` is the mean load of other work, in
-    cores; None if unknown."""
+    cores; None if unknown. If `is_cut`, `seconds` is a first launch, too slow to time others."""
 
     config: Config
     step: str
@@ -112,6 +112,7 @@ class Trial:
     backend: str = ""
     problem: str = ""
     load: float | None = field(default=None, metadata={OPTIONAL: True})
+    is_cut: bool = field(default=False, metadata={OPTIONAL: True})
 
     @property
     def ok(self) -> bool:

@@ -92,7 +92,7 @@ _PRIOR_TIMINGS = 4
 class Tally:
     """A count of candidates, and the ratio of elapsed to expected seconds of their timings."""
 
-    def __init__(self, plans: Sequence[TunePlan], deadline: float | None, info: DeviceInfo) -> None:
+    def __init__(self, plans: Sequence[TunePlan], deadline: float, info: DeviceInfo) -> None:
         self._plans = {plan.name: plan for plan in plans}
         self._candidates = dict.fromkeys(self._plans, 0)
         self._limits: dict[str, int] = {}  # sizes of the spaces of begun plans
@@ -168,14 +168,10 @@ class Tally:
         going = self._plans.keys() - self._retired
         unfinished = going - self._ended.keys()
         pace = self._pace
-        finals_s = {name: self._final_left_s(name) * pace for name in unfinished}
-        left_s = sum(map(self._search_left_s, unfinished)) * pace + sum(finals_s.values())
+        left_s = pace * sum(self._search_left_s(n) + self._final_left_s(n) for n in unfinished)
         if not self._expected_s:
             left_s += self._forecast.load_s(self._backends)
-        if self._deadline is not None:
-            # The deadline ends searches. The finals of begun plans follow it.
-            begun_s = sum(finals_s[name] for name in unfinished & self._limits.keys())
-            left_s = min(left_s, max(0.0, self._deadline - time.monotonic()) + begun_s)
+        left_s = min(left_s, max(0.0, self._deadline - time.monotonic()))
         return TuneProgress(
             plans_done=len(self._ended) + len(self._retired),
             plans=len(self._plans),

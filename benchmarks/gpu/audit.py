@@ -1,12 +1,12 @@
 """`kmark audit` on a GPU: a vLLM file of fused MoE and a Triton cache, with planted slow rows.
 
-    python benchmarks/gpu/audit.py [-d cuda:0] [--rounds 10] [-o results.json]
+    python benchmarks/gpu/audit.py [-d cuda:0] [--rounds 10] [--again] [-o results.json]
 
 The MoE file has an entry per M. Good entries are vLLM's own default, which a tuner that gains
 nothing writes; two planted ones have tiles that are far too small or too large for their M. The
 caches of an autotuner are timed here once per config, in one process, as Triton does: one of them
 gets the slowest of its configs as the recorded choice. Both are audited with kernelmark's Triton
-kernels, written back, and the written MoE file is audited again: it must keep every choice.
+kernels. With --again the written MoE file is audited too: no row may be slower than the default.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from kernelmark_dev import evidence
 RESULTS = Path(__file__).parent.parent / "results" / "gpu_audit.json"
 MOE_FILE = "E=128,N=192,device_name=NVIDIA_H200.json"
 MOE_VALUES = FrozenDict({"k": "4096", "top_k": "8", "dtype": "bf16"})
-TOKENS = (1, 16, 64, 256, 1024, 4096)
+TOKENS = (1, 64, 1024, 4096)
 PLANTED_MOE = {
     64: {"BLOCK_SIZE_M": 128, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 32},
     4096: {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 32, "num_warps": 4},
 }
 GEMMS = ((64, 6144, 4096), (512, 4096, 7168), (2048, 5120, 5120))
 PLANTED_GEMM = 1
-CONFIGS = 6
+CONFIGS = 4
 FLAGGED = (RowVerdict.SLOWER, RowVerdict.BEATEN, RowVerdict.FAILED)
 
 
@@ -104,6 +104,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, default=RESULTS)
     parser.add_argument("-d", "--device", default="cuda:0")
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--again", action="store_true")
     options = parser.parse_args()
     info = gpu_info(options.device)
     rule = Rule(looks=Looks(rounds=(options.rounds,)))
@@ -111,7 +112,7 @@ def main() -> None:
     moe_plan = AuditPlan(
         device=info.name,
         facts=AuditFacts(values=MOE_VALUES),
-        alternatives=2,
+        alternatives=1,
         rule=rule,
         timing=timing,
         jobs=8,
@@ -129,16 +130,19 @@ def main() -> None:
         folder = Path(temporary)
         moe, seconds = audited([moe_file(folder)], moe_plan)
         figures["moe"] = {"seconds": seconds, **json.loads(to_json(moe))}
-        again = folder / "again"
-        again.mkdir()
-        (again / MOE_FILE).write_text(stable_text(read_file(folder / MOE_FILE, moe_plan), moe))
-        kept, seconds = audited([again / MOE_FILE], moe_plan)
-        figures["moe_again"] = {"seconds": seconds, **json.loads(to_json(kept))}
+        written = stable_text(read_file(folder / MOE_FILE, moe_plan), moe)
+        figures["moe_file"] = json.loads(written)
+        still: list[str] = []
+        if options.again:
+            (folder / "again").mkdir()
+            (folder / "again" / MOE_FILE).write_text(written)
+            kept, seconds = audited([folder / "again" / MOE_FILE], moe_plan)
+            figures["moe_again"] = {"seconds": seconds, **json.loads(to_json(kept))}
+            still = [row.row.where for row in kept.rows if row.verdict is RowVerdict.SLOWER]
         gemm, seconds = audited(caches(folder, info), gemm_plan)
         figures["gemm"] = {"seconds": seconds, **json.loads(to_json(gemm))}
     slow_moe = {int(row.row.where) for row in moe.rows if row.verdict in FLAGGED}
     slow_default = {int(r.row.where) for r in moe.rows if r.verdict is RowVerdict.SLOWER}
-    still = [row.row.where for row in kept.rows if row.verdict is RowVerdict.SLOWER]
     planted = gemm.rows[PLANTED_GEMM].verdict
     bars = [
         (
@@ -147,9 +151,11 @@ def main() -> None:
             f"slower or beaten {sorted(slow_moe)}",
             slow_default == {*PLANTED_MOE},
         ),
-        ("rows slower than default in the written file: none", str(still or "none"), not still),
         ("the planted cache is called slow", planted.value, planted in FLAGGED),
     ]
+    if options.again:
+        asked = "rows slower than default in the written file: none"
+        bars.append((asked, str(still or "none"), not still))
     evidence.write(
         options.output,
         title="Planted rows of a vLLM MoE file and of Triton caches, audited",

@@ -27,6 +27,7 @@ from kernelmark.cli.share import mcp, report
 from kernelmark.cli.store import listing, transfer, upkeep
 from kernelmark.cli.tune import apply as tune_apply
 from kernelmark.cli.tune import commands as tune
+from kernelmark.cli.tune import tuner_audit
 from kernelmark.core.errors import KernelmarkError, ProblemError, UsageError
 from kernelmark.core.verdict import INTERRUPTED
 from kernelmark.host.signals import stop_asked
@@ -231,7 +232,7 @@ _JOBS: dict[str, dict[str, Callable[..., Any] | typer.Typer]] = {
         "history": compare.history,
         "nightly": ci.nightly,
     },
-    "Tune": {"iree": iree.app, "lint-configs": tune_apply.lint_configs},
+    "Tune": {"audit": tuner_audit.audit, "iree": iree.app, "lint-configs": tune_apply.lint_configs},
     "Know the hardware": {
         "micro": micro.micro,
         "roofs": micro.roofs,

@@ -365,7 +365,7 @@ def ab(
             words,
             reading,
             outputs,
-            _rule(compared).looks,
+            rule_of(compared).looks,
             delta=compared.delta,
             budget_s=compared.budget,
             timeout_s=stored.timeout,
@@ -485,7 +485,7 @@ def plan_of(
             hint="seconds after which open pairs end",
         )
     names = sides[0].name, sides[1].name
-    timing = _round_timing(options.timing)
+    timing = round_timing(options.timing)
     base, head = (_choose(options, name, names) for name in names)
     selection = dataclasses.replace(options.selection, backends=base.backends + head.backends)
     own = own_kernels(selection.backends)
@@ -515,12 +515,12 @@ def plan_of(
         sides=sides,
         pairs=pairs,
         device=info.name,
-        rule=_rule(options),
+        rule=rule_of(options),
         suite=",".join(selection.suites),
         label=stored.label,
         timeout_s=stored.timeout,
         budget_s=options.budget,
-        jobs=_jobs(stored.jobs, info.kind),
+        jobs=jobs_for(stored.jobs, info.kind),
     )
     if not may_be_equal and _alike(sides) and all(pair.base == pair.head for pair in pairs):
         first, second = (*base.names, "BACKEND")[:2]
@@ -536,7 +536,7 @@ def _alike(sides: tuple[Side, Side]) -> bool:
     return (sides[0].python, sides[0].variables) == (sides[1].python, sides[1].variables)
 
 
-def _jobs(jobs: int | None, kind: str) -> int:
+def jobs_for(jobs: int | None, kind: str) -> int:
     """Return the cores for compiling ahead; by default all for a GPU and none for a CPU."""
     if jobs is not None:
         return max(0, jobs)
@@ -564,7 +564,7 @@ def _of_side(texts: Sequence[str], name: str, names: tuple[str, str]) -> list[st
     return [text for text in texts if not text.startswith(prefixes)] + own
 
 
-def _round_timing(choice: o.TimingChoice) -> Timing:
+def round_timing(choice: o.TimingChoice) -> Timing:
     from kernelmark.core.timing import PRESETS, load_timing_fields
     from kernelmark.runners.ab import ROUND
 
@@ -579,7 +579,7 @@ def _round_timing(choice: o.TimingChoice) -> Timing:
     return dataclasses.replace(ROUND, **file_fields | choice.changes)
 
 
-def _rule(options: ComparedOptions) -> Rule:
+def rule_of(options: ComparedOptions) -> Rule:
     from kernelmark.runners.ab import Rule
     from kernelmark.stats.paired import Looks, least_rounds
 

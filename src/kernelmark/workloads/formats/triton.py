@@ -95,12 +95,12 @@ class TritonAutotuneKey(LogReader):
             yield 1, "has no key"
             return
         try:
-            yield 1, Call(problem=_named_problem(key, options.key))
+            yield 1, Call(problem=named_problem(key, options.key))
         except UsageError as error:
             yield 1, error.message
 
 
-def _named_problem(key: list[object], names: str) -> Problem:
+def named_problem(key: list[object], names: str) -> Problem:
     """Return the problem of a key. `names`, such as `gemm m,n,k,a,b,c tb=t`, has an op, a name for
     each value (_ to ignore it), and further parameters. Dtypes at the end need no names if all are
     equal."""

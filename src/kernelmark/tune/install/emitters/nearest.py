@@ -384,7 +384,7 @@ class NearestEmitter(Emitter):
         def parsed() -> Entries:
             return parse(text, str(file), self.style)
 
-        new = {m: self._settings(outcome.tuned.config, shape) for m, outcome in winners.items()}
+        new = {m: self.settings_of(outcome.tuned.config, shape) for m, outcome in winners.items()}
         others = _pinned(shape, self.style, max(new)) if is_new else parsed()
         kept = {m: settings_at(m) for m in (*others, *unchanged) if m not in new}
         for m, settings in new.items():
@@ -409,7 +409,8 @@ class NearestEmitter(Emitter):
         edits = () if text == before else (Edit(path=Path(file.name), before=before, after=text),)
         return Change(emitter=self.name, edits=edits, lookups=tuple(lookups), notes=tuple(notes))
 
-    def _settings(self, config: Config, shape: ConfigShape) -> dict[str, Any]:
+    def settings_of(self, config: Config, shape: ConfigShape) -> dict[str, Any]:
+        """Return a config as the file has it; raise CannotWrite if it cannot have it."""
         settings = dict(config)
         lacking = [n for n, same in _WITHOUT.items() if settings.pop(n, same) not in (same, None)]
         if unknown := lacking or sorted(settings.keys() - _SETTINGS.keys()):

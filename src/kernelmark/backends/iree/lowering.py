@@ -87,9 +87,9 @@ _SHORT_ALONG_K = (
 )
 _SHORT_BYTES = 16
 _SHORT_CACHE = {"cache_m": 32, "cache_n": 32, "cache_k": 64}
-# Relative cost of a result element outside of full vectors. Peeled loops compute the rest in shorter
-# tiles, along n only if a register holds it, and one by one otherwise: on an AVX-512 core, 240³ takes
-# 0.21 ms with 14 × 32 (a rest of 16), 2.4 ms with 4 × 64 (48).
+# Relative cost of a result element outside of full vectors. Peeled loops compute the rest in
+# shorter tiles, along n only if a register holds it, and one by one otherwise: on an AVX-512 core,
+# 240³ takes 0.21 ms with 14 × 32 (a rest of 16) and 2.4 ms with 4 × 64 (48).
 _TAIL = {"m": 2.0, "n": 8.0, "k": 2.0}
 _LONG_TAIL = 30.0
 _SEEDS = 8

@@ -1,12 +1,13 @@
 """The end-to-end times of `kmark iree ab` against iree-benchmark-module itself.
 
-    taskset -c 1 python benchmarks/iree_agrees.py [--rounds 10] [-o results.json]
+    taskset -c 1 python benchmarks/iree_agrees.py [--rounds 10] [--state FILE]
 
 Each module is compiled once; both are called in turns, one thread, in an order that changes each
 round. kernelmark runs the same program, but with shorter repetitions and with the statistics of
 dispatches, which must not cost time. Differences are of medians over rounds, in wall time and in
 CPU time; on a machine that is not quiet only CPU time, or the fastest round, can agree to 2 %.
-The paired ratio of CPU times has the interval over rounds that `kmark iree ab` gives.
+The paired ratio of CPU times has the interval over rounds that `kmark iree ab` gives. With a state
+file, the same command goes on with the next module where it was interrupted.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from kernelmark.stats.paired import paired_verdict
 from kernelmark_dev import evidence
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "iree"
+RESULT = Path(__file__).resolve().parent / "results" / "iree_agrees.json"
 LIMIT = 0.02
 _TIMEOUT_S = 300.0
 
@@ -114,12 +116,18 @@ def compared(module: Path, folder: Path, rounds: int) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("-o", "--output", type=Path)
+    parser.add_argument("--state", type=Path, help="append modules here, and go on from them")
+    parser.add_argument("-o", "--output", type=Path, default=RESULT)
     given = parser.parse_args()
+    known = evidence.load_state(given.state)
     rows = []
     with tempfile.TemporaryDirectory() as temporary:
         for module in modules(Path(temporary)):
-            rows.append(row := compared(module, Path(temporary), given.rounds))
+            key = f"{module.stem} {given.rounds}"
+            if key not in known:
+                known[key] = {"key": key, **compared(module, Path(temporary), given.rounds)}
+                evidence.append_state(given.state, known[key])
+            rows.append(row := known[key])
             shown = "  ".join(f"{name} {row[name]:+7.2%}" for name in ("wall", "fastest", "cpu"))
             interval = f"{row['paired']:.4f} ({row['paired_low']:.4f} to {row['paired_high']:.4f})"
             print(
@@ -134,15 +142,13 @@ def main() -> int:
         (f"within {LIMIT:.0%} in {name} time", f"{count} of {len(rows)}", count == len(rows))
         for name, count in counts.items()
     ]
-    if given.output:
-        evidence.write(
-            given.output,
-            title="kmark iree ab against iree-benchmark-module",
-            bars=bars,
-            figures={"rows": rows},
-        )
-    print(evidence.told(bars))
-    return 0 if all(count == len(rows) for count in counts.values()) else 1
+    return evidence.conclude(
+        given.output,
+        title="kmark iree ab against iree-benchmark-module",
+        bars=bars,
+        figures={"rows": rows},
+        libraries=evidence.libraries("iree"),
+    )
 
 
 if __name__ == "__main__":

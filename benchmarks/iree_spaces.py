@@ -16,7 +16,6 @@ so far are a random sample.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 import tempfile
@@ -159,19 +158,6 @@ def _target(arch: str) -> Target:
     return target
 
 
-def load_state(path: Path | None) -> dict[str, dict[str, Any]]:
-    """Outcomes by key; a last line that is half written is left out."""
-    known = {}
-    if path is not None and path.exists():
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue
-            known[row["key"]] = row
-    return known
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--arch", action="append", help="default: " + ", ".join(ARCHS))
@@ -183,30 +169,26 @@ def main() -> int:
     planned = [row for arch in archs for row in plan(arch)]
     sample = [(arch, *item) for arch in archs for item in candidates(arch)]
     expected = Counter(arch for arch, _, _, problem, _ in sample if problem.op in JUDGED)
-    known = load_state(given.state)
+    known = evidence.load_state(given.state)
     start, rows = time.monotonic(), []
     order = sorted(sample, key=lambda item: (item[3].op not in JUDGED, item[1]))
     for arch, key, suite, problem, config in order:
         late = given.seconds is not None and time.monotonic() - start > given.seconds
         if key not in known and not late:
             known[key] = {"key": key, **compiled(problem, config, arch)}
-            if given.state is not None:
-                with given.state.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(known[key]) + "\n")
+            evidence.append_state(given.state, known[key])
             print(known[key]["status"], arch, problem.key, dict(config), flush=True)
         if key in known:
             row = {"arch": arch, "suite": suite, "op": problem.op, "problem": problem.key}
             rows.append(row | {"config": dict(config)} | known[key])
     bars = bars_of(planned, rows, expected)
-    print(evidence.told(bars))
-    evidence.write(
+    return evidence.conclude(
         given.output,
         title="Problems that can be tuned through IREE for AMD GPUs",
         bars=bars,
         figures=figures_of(planned, rows),
         libraries=evidence.libraries("iree"),
     )
-    return 0 if all(holds for _, _, holds in bars) else 1
 
 
 if __name__ == "__main__":

@@ -98,22 +98,6 @@ def compiled(problem: Problem, info: DeviceInfo) -> dict[str, Any]:
     return {**outcome, **made, "seconds": round(time.monotonic() - start, 2)}
 
 
-def load_state(path: Path | None) -> dict[str, dict[str, Any]]:
-    """Outcomes by key. A last line that is half written is ended, so that the next has its own."""
-    known = {}
-    if path is not None and path.exists():
-        text = path.read_text(encoding="utf-8")
-        if text and not text.endswith("\n"):
-            path.write_text(text + "\n", encoding="utf-8")
-        for line in text.splitlines():
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue
-            known[row["key"]] = row
-    return known
-
-
 def load_result(path: Path, made: Sequence[Module]) -> dict[str, dict[str, Any]]:
     """Outcomes of an earlier result for the modules whose texts, flags and compiler are the same.
 
@@ -228,7 +212,7 @@ def main() -> int:
     info = absent(given.arch)
     made = modules(info)
     known = load_result(given.reuse, made) if given.reuse else {}
-    known |= load_state(given.state)
+    known |= evidence.load_state(given.state)
     total = sum(len(module.problems) for module in made)
     print(f"{total} problems, {len(made)} texts, {len(known)} known", flush=True)
     start, (number, parts) = time.monotonic(), given.part
@@ -238,20 +222,16 @@ def main() -> int:
         if module.key not in known:
             outcome = known[module.key] = {"key": module.key, **compiled(module.first, info)}
             print(outcome["status"], module.first.key, outcome.get("reason", ""), flush=True)
-            if given.state is not None:
-                with given.state.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(outcome) + "\n")
+            evidence.append_state(given.state, outcome)
     rows = list(rows_of(made, known))
     bars = bars_of(rows, total, given.arch)
-    print(evidence.told(bars))
-    evidence.write(
+    return evidence.conclude(
         given.output,
         title="Suite problems that IREE compiles for an AMD GPU",
         bars=bars,
         figures=figures_of(rows, total),
         libraries=evidence.libraries("iree"),
     )
-    return 0 if all(holds for _, _, holds in bars) else 1
 
 
 if __name__ == "__main__":

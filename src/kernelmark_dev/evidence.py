@@ -76,6 +76,44 @@ def write(
     path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
+def conclude(
+    path: Path,
+    *,
+    title: str,
+    bars: Sequence[tuple[str, str, bool]],
+    figures: Mapping[str, Any],
+    libraries: Mapping[str, str] | None = None,
+) -> int:
+    """Print the bars, write `path`, and return the exit status: 1 if a bar does not hold."""
+    sys.stdout.write(f"{told(bars)}\n")
+    write(path, title=title, bars=bars, figures=figures, libraries=libraries)
+    return 0 if all(holds for _, _, holds in bars) else 1
+
+
+def load_state(path: Path | None) -> dict[str, dict[str, Any]]:
+    """Return the outcomes in a state file by key. A last line that is half written is ended, so
+    that the next has its own."""
+    known = {}
+    if path is not None and path.exists():
+        text = path.read_text(encoding="utf-8")
+        if text and not text.endswith("\n"):
+            path.write_text(text + "\n", encoding="utf-8")
+        for line in text.splitlines():
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue
+            known[row["key"]] = row
+    return known
+
+
+def append_state(path: Path | None, outcome: Mapping[str, Any]) -> None:
+    """Append an outcome with a key to a state file, if there is one."""
+    if path is not None:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(outcome) + "\n")
+
+
 def told(bars: Sequence[tuple[str, str, bool]]) -> str:
     """The bars as lines for a terminal."""
     return "\n".join(f"{'holds' if h else 'FAILS'}  {a}: {m}" for a, m, h in bars)

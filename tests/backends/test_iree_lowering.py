@@ -113,6 +113,23 @@ def test_seeds_are_distinct_points_of_the_space(arch, key):
     assert len(set(starts)) == len(starts)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "first"),
+    [
+        ("m=240 n=240 k=240", (14, 32, 1)),  # the rest of n is one register
+        ("m=240 n=240 k=240 ta=t", (14, 32, 1)),
+        ("m=300 n=90 k=160 ta=t", (16, 16, 1)),  # the rest of 32 would be 26
+    ],
+)
+def test_the_first_tile_leaves_at_most_a_register_of_columns(sizes, first):
+    found = space(f"gemm {sizes} dtype=f32", vector_bytes=64, registers=32)
+    starts = [one for one in (found.default, *found.seeds) if one["tile_m"]]
+    vectors = [tuple(one[f"vector_{dim}"] for dim in "mnk") for one in starts]
+    assert vectors[0] == first
+    if "ta=t" in sizes:  # more steps along k would transpose A in registers
+        assert {steps for _, _, steps in vectors} == {1}
+
+
 def test_short_registers_have_tiles_of_their_own():
     found = space("gemm m=256 n=256 k=256 dtype=f32", vector_bytes=16, registers=32)
     starts = [one for one in (found.default, *found.seeds) if one["tile_m"]]

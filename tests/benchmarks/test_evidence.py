@@ -51,3 +51,23 @@ def test_any_change_of_a_source_shows(tmp_path, change):
         kernel.write_text("oid f();\n")
         kernel.rename(folder / "inner" / "kernel.cuv")
     assert evidence.sources(folder) != before
+
+
+def test_a_state_goes_on_after_a_line_that_is_half_written(tmp_path):
+    state = tmp_path / "state.jsonl"
+    assert evidence.load_state(None) == evidence.load_state(state) == {}
+    evidence.append_state(state, {"key": "a", "status": "ok"})
+    with state.open("a", encoding="utf-8") as file:
+        file.write('{"key": "b", "sta')
+    assert list(evidence.load_state(state)) == ["a"]
+    evidence.append_state(state, {"key": "c", "status": "ok"})
+    assert list(evidence.load_state(state)) == ["a", "c"]
+
+
+def test_a_bar_that_does_not_hold_is_the_exit_status(tmp_path, capsys):
+    path = tmp_path / "one.json"
+    for holds in (True, False):
+        bars = [("a", "b", True), ("c", "d", holds)]
+        assert evidence.conclude(path, title="One", bars=bars, figures={}) == (not holds)
+        assert json.loads(path.read_text())["bars"][1]["holds"] is holds
+    assert "c: d" in capsys.readouterr().out

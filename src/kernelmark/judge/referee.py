@@ -46,7 +46,15 @@ from kernelmark.devices._gpu import GpuDevice
 from kernelmark.devices.base import Deferred, Device, Stream, Tensor
 from kernelmark.judge.gpu_values import GpuValues
 from kernelmark.judge.processes import Templates
-from kernelmark.judge.side import MOST_LAUNCHES, Binding, Lost, Raised, SharedBuffer, SharedCpu, Side
+from kernelmark.judge.side import (
+    MOST_LAUNCHES,
+    Binding,
+    Lost,
+    Raised,
+    SharedBuffer,
+    SharedCpu,
+    Side,
+)
 from kernelmark.judge.values import (
     NOT_REFUSED,
     UNIFORM,

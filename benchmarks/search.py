@@ -45,9 +45,7 @@ OURS = "kernelmark kmark"
 PIPELINES = {
     "": ONE_AT_A_TIME,
     "live": Pipeline(pool=6, refill=5, lag=4),  # six problems at once
-    "live, one problem": Pipeline(pool=16, refill=15, lag=10),
-    "live 8": Pipeline(pool=8, refill=7, lag=5),
-    "live 12": Pipeline(pool=12, refill=11, lag=8),
+    "live, one problem": Pipeline(pool=8, refill=7, lag=5),
 }
 LIVE, LIVE_AT = 0.005, (50, 100)
 RIVALS = ("kernel_tuner", "optuna", "pyatf")

@@ -429,7 +429,6 @@ class Pipeline:
     lag: int = 4
 
 
-FIRST = 6  # candidates of a pool before any is timed
 ONE_AT_A_TIME = Pipeline(pool=1, refill=0, lag=0)
 
 
@@ -441,12 +440,10 @@ class Proposals:
         self._search = search
         self._pipeline = pipeline
         self._left = limit
-        self._timed = 0
 
     def next(self) -> int | None:
         """Return the next point to time, None if none is left; times must be reported before."""
-        # A pool that is full before the first time is known has no proposal of a model.
-        room = min(self._pipeline.pool, FIRST + self._timed) - len(self.waiting)
+        room = self._pipeline.pool - len(self.waiting)
         if len(self.waiting) <= self._pipeline.refill and self._left:
             more = self._search.ask(min(room, self._left))
             self._left -= len(more)
@@ -456,7 +453,6 @@ class Proposals:
         compiled = self.waiting[: max(1, len(self.waiting) - self._pipeline.lag)]
         point = self._search.choose(compiled) if len(compiled) > 1 else compiled[0]
         self.waiting.remove(point)
-        self._timed += 1
         return point
 
 

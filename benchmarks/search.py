@@ -273,8 +273,8 @@ def bars_of(table: Table) -> list[tuple[str, str, bool]]:
     bars = []
     rivals = {n: row for n, row in table.items() if not n.startswith("kernelmark ")}
     if not rivals:
-        rivals = {n: row for n, row in table.items() if n != OURS}
-    for b, budget in enumerate(BUDGETS):
+        rivals = {n: row for n, row in table.items() if not n.startswith(OURS)}
+    for b, budget in enumerate(BUDGETS if rivals else ()):
         best = max(rivals, key=lambda n: rivals[n][b])
         bars.append(
             (

@@ -46,7 +46,15 @@ from kernelmark.devices._gpu import GpuDevice
 from kernelmark.devices.base import Deferred, Device, Stream, Tensor
 from kernelmark.judge.gpu_values import GpuValues
 from kernelmark.judge.processes import Templates
-from kernelmark.judge.side import MOST_LAUNCHES, Binding, Lost, Raised, SharedBuffer, SharedCpu, Side
+from kernelmark.judge.side import (
+    MOST_LAUNCHES,
+    Binding,
+    Lost,
+    Raised,
+    SharedBuffer,
+    SharedCpu,
+    Side,
+)
 from kernelmark.judge.values import (
     NOT_REFUSED,
     UNIFORM,
@@ -69,7 +77,6 @@ from kernelmark.measure.check import (
 from kernelmark.measure.sets import AUDITED_SETS, Arena
 from kernelmark.measure.stop import interval_of
 from kernelmark.numerics.floats import decode
-from kernelmark.numerics.generate import Inputs
 from kernelmark.ops._checks import any_values
 from kernelmark.ops.base import Op, Reference
 from kernelmark.stats.paired import SignedRank, signed_rank
@@ -189,7 +196,7 @@ class SecretChecker(Checker):
     def _bytes(self, tensor: Tensor, number: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
         return pack_bits(tensor.spec, self._values.bits(tensor.spec, number)).ravel()
 
-    def _inputs(self, number: int) -> Inputs:
+    def _inputs(self, number: int) -> SecretInputs:
         return SecretInputs(self._tensors, self._values, number)
 
     def _count_changed(self, inputs: Sequence[tuple[Tensor, int]]) -> Callable[[], list[int]]:
@@ -218,7 +225,7 @@ class SecretChecker(Checker):
         got = decode(self._device.take(self._output_of(arena, index), where), output.dtype)
         inputs = self._inputs(number)
         specs = [spec for spec in self._tensors if spec.role == "in"]
-        largest = {spec.name: float(np.abs(inputs.whole(spec.name)).max()) for spec in specs}
+        largest = {spec.name: inputs.largest(spec.name) for spec in specs}
         acc = problem.dtypes.get("acc", "f32")
         usual = self._tolerance
         with any_values([spec.dtype for spec in specs], acc, largest):
@@ -504,7 +511,10 @@ class _Judgement:
         idle = checker.draw(set(range(len(arena.sets))).difference(order), _IDLE_SETS)
         if not armed:
             side.arm(order)
-        checker.refresh(arena, [*order, *idle])
+        family, checker.family = checker.family, UNIFORM
+        checker.refresh(arena, idle)  # a GPU makes uniform values itself
+        checker.family = family
+        checker.refresh(arena, order)
         if timed:
             self._reset_persisting()
             self._device.evict_cache()
@@ -596,10 +606,18 @@ class _Judgement:
             for one in sides if number % 2 == 0 else sides[::-1]:
                 count = counts[id(one)]
                 lengths = (count, 2 * count) if self._rng.random() < 0.5 else (2 * count, count)
+                # The reference at sampled positions needs whole inputs on the host, which takes a
+                # tenth of a second: once a round on a GPU.
+                sampled = {int(self._rng.integers(2))} if self._device.enqueues else {0, 1}
                 seconds = {}
-                for length in lengths:
+                for turn, length in enumerate(lengths):
                     seconds[length] = self._request_s(
-                        one, checker, length, late=number % 4 == 1, check=one is side or not number
+                        one,
+                        checker,
+                        length,
+                        sampled=turn in sampled,
+                        late=number % 4 == 1,
+                        check=one is side or not number,
                     )
                 times.add(count, seconds[count], seconds[2 * count], is_mine=one is side)
         self._passed.append("timed launches")
@@ -608,14 +626,20 @@ class _Judgement:
         return times
 
     def _request_s(
-        self, side: Side, checker: SecretChecker, length: int, *, late: bool, check: bool
+        self,
+        side: Side,
+        checker: SecretChecker,
+        length: int,
+        *,
+        sampled: bool,
+        late: bool,
+        check: bool,
     ) -> float:
         """Return the seconds of a request of `length` launches; on a GPU the median of several."""
         arena = side.arenas[0]
         order = checker.draw(range(len(arena.sets)), length)
         count = _GPU_REQUESTS if self._device.enqueues else 1
-        # The reference at sampled positions needs whole inputs on the host.
-        sampled = int(self._rng.integers(count))
+        checked = int(self._rng.integers(count)) if sampled else -1
         seconds = [
             self._launch_and_check(
                 side,
@@ -623,7 +647,7 @@ class _Judgement:
                 arena,
                 order,
                 projected=2,
-                sampled=int(number == sampled),
+                sampled=int(number == checked),
                 timed=True,
                 late=late and not number,
                 check=check,

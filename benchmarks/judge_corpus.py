@@ -245,6 +245,7 @@ def summarise(rows: Sequence[Row]) -> dict[str, Any]:
         "least_tries": min((len(group) for group in by_file.values()), default=0),
         "attack_tries": len(mine),
         "attacks_won": sum(row["won"] and row["defended"] for row in mine),
+        "true_times": sum(row["status"] == "accepted" and not row["won"] for row in mine),
         "undefended_files": sorted({row["file"] for row in undefended}),
         "undefended_won": sum(row["won"] for row in undefended),
         "honest": len(others),
@@ -269,9 +270,9 @@ def bars_of(figures: dict[str, Any]) -> list[tuple[str, str, bool]]:
     rates = figures["verdicts_per_minute"]
     return [
         (
-            f"{FILES} or more attack files, {TRIES} tries each: none accepted",
+            f"{FILES} or more attack files, {TRIES} tries each: none deceives the judge",
             f"{won} of {figures['attack_tries']} tries of {files} files, {least} tries or more of"
-            f" each{_undefended(figures)}",
+            f" each; {figures['true_times']} accepted at their true time{_undefended(figures)}",
             not won and files >= FILES and least >= TRIES,
         ),
         (
@@ -322,7 +323,7 @@ def _print(figures: dict[str, Any]) -> None:
         print(f"refused: {row['file']} {row['problem']}: {row['code']}, {row['reason']}")
     print(
         f"{figures['attacks_won']} of {figures['attack_tries']} tries of"
-        f" {len(figures['attacks'])} attacks accepted; {figures['honest_refused']} of"
+        f" {len(figures['attacks'])} attacks deceived the judge; {figures['honest_refused']} of"
         f" {figures['honest']} honest kernels refused; {figures['honest_without_singles']} without"
         f" a comparison of single launches; {figures['unsupported']} not for their problem;"
         f" {figures['not_judged']} verdicts are left to be made"

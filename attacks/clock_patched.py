@@ -6,6 +6,7 @@ import time
 import numpy as np
 
 op = "gemm"
+problem = "gemm m=128 n=128 k=128 dtype=f32"
 work = 4
 
 

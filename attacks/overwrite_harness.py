@@ -8,6 +8,7 @@ import sys
 import numpy as np
 
 op = "gemm"
+needs = "Landlock"
 
 
 def prepare(problem, config, sets):

@@ -6,6 +6,7 @@ import os
 import numpy as np
 
 op = "gemm"
+needs = "Landlock"
 
 
 def prepare(problem, config, sets):

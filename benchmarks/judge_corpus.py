@@ -202,6 +202,7 @@ def _judged(item: tuple[Work, int, float]) -> Row | None:
             "code": verdict.code,
             "reason": str(verdict.reason)[:200],
             "won": is_attack and attack.won(verdict),
+            "defended": attack.is_defended(verdict.lacks),
             "ratio": None if verdict.ratio is None else round(verdict.ratio, 3),
             "singles": "single launches" in verdict.passed,
             "lacks": list(verdict.lacks),
@@ -217,6 +218,7 @@ def summarise(rows: Sequence[Row]) -> dict[str, Any]:
     judged = [row for row in rows if row["status"] not in ("error", "unsupported")]
     mine = [row for row in judged if row["attack"]]
     others = [row for row in judged if not row["attack"]]
+    undefended = [row for row in mine if not row["defended"]]
     by_file: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         if row["attack"]:
@@ -242,7 +244,10 @@ def summarise(rows: Sequence[Row]) -> dict[str, Any]:
         "attacks": files,
         "least_tries": min((len(group) for group in by_file.values()), default=0),
         "attack_tries": len(mine),
-        "attacks_won": sum(row["won"] for row in mine),
+        "attacks_won": sum(row["won"] and row["defended"] for row in mine),
+        "true_times": sum(row["status"] == "accepted" and not row["won"] for row in mine),
+        "undefended_files": sorted({row["file"] for row in undefended}),
+        "undefended_won": sum(row["won"] for row in undefended),
         "honest": len(others),
         "honest_refused": sum(row["status"] != "accepted" for row in others),
         "honest_without_singles": sum(
@@ -265,9 +270,9 @@ def bars_of(figures: dict[str, Any]) -> list[tuple[str, str, bool]]:
     rates = figures["verdicts_per_minute"]
     return [
         (
-            f"{FILES} or more attack files, {TRIES} tries each: none accepted",
+            f"{FILES} or more attack files, {TRIES} tries each: none deceives the judge",
             f"{won} of {figures['attack_tries']} tries of {files} files, {least} tries or more of"
-            " each",
+            f" each; {figures['true_times']} accepted at their true time{_undefended(figures)}",
             not won and files >= FILES and least >= TRIES,
         ),
         (
@@ -281,6 +286,14 @@ def bars_of(figures: dict[str, Any]) -> list[tuple[str, str, bool]]:
             rates.get("honest", 0.0) >= RATE,
         ),
     ]
+
+
+def _undefended(figures: dict[str, Any]) -> str:
+    """Return a note on attacks whose defence the host lacks: they do not count as accepted."""
+    if not figures["undefended_files"]:
+        return ""
+    names = ", ".join(figures["undefended_files"])
+    return f"; besides, {figures['undefended_won']} where the host lacks the defence: {names}"
 
 
 def _line(row: Row, progress: str) -> str:
@@ -310,7 +323,7 @@ def _print(figures: dict[str, Any]) -> None:
         print(f"refused: {row['file']} {row['problem']}: {row['code']}, {row['reason']}")
     print(
         f"{figures['attacks_won']} of {figures['attack_tries']} tries of"
-        f" {len(figures['attacks'])} attacks accepted; {figures['honest_refused']} of"
+        f" {len(figures['attacks'])} attacks deceived the judge; {figures['honest_refused']} of"
         f" {figures['honest']} honest kernels refused; {figures['honest_without_singles']} without"
         f" a comparison of single launches; {figures['unsupported']} not for their problem;"
         f" {figures['not_judged']} verdicts are left to be made"

@@ -11,8 +11,11 @@ the current stream, and examples/gemm_triton.py.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import cProfile
 import importlib.util
 import json
+import pstats
 import statistics
 import sys
 import tempfile
@@ -215,6 +218,9 @@ def main() -> int:
     parser.add_argument("--only", default="", help="part of the name of a kernel")
     parser.add_argument("--seconds", type=float, default=215.0)
     parser.add_argument("--skip-times", action="store_true")
+    parser.add_argument(
+        "--profile", action="store_true", help="print where each verdict's time goes"
+    )
     parser.add_argument("--json", default="")
     options = parser.parse_args()
     info = gpu_info(options.device)
@@ -316,9 +322,11 @@ def _judged(
         rounds=8,
     )
     start = time.time()
+    profile = cProfile.Profile()
     row: dict[str, Any] = {"kernel": file.stem, "problem": problem, "honest": is_honest}
     try:
-        verdict = judge(question, templates)
+        with profile if options.profile else contextlib.nullcontext():
+            verdict = judge(question, templates)
     except KernelmarkError as error:
         row |= {"verdict": "error", "code": str(error.message)}
     else:
@@ -333,6 +341,8 @@ def _judged(
         f" {row['seconds']:5.1f} s  {row.get('ratio') or ''} {row.get('reason', '')[:80]}",
         flush=True,
     )
+    if options.profile:
+        pstats.Stats(profile).sort_stats("cumtime").print_stats(r"kernelmark|method", 40)
     return row
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,20 +14,22 @@ from kernelmark.judge.verdict import Verdict
 FOLDER = Path(__file__).resolve().parents[2] / "attacks"
 PROBLEM = "gemm m=64 n=64 k=64 dtype=f32"
 LAYERNORM = "layernorm rows=8 cols=64 dtype=f32"
-# A kernel that does its work several times, and is measured at less than this fraction of it, has
-# deceived the clock.
-DECEIVED = 0.6
+# A kernel that is measured at less than this fraction of its work has deceived the clock. Work that
+# is repeated finds its inputs in the cache: four GEMMs of 128³ take 2.7 to 3.3 times as long.
+DECEIVED, REPEATED = 0.6, 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attack:
-    """A file of the corpus. `work` is how often it does its work, 0 if it should be refused."""
+    """A file of the corpus. `work` is how often it does its work, 0 if it should be refused;
+    `needs` is the defence without which docs/judge.md promises nothing."""
 
     path: Path
     problem: str
     reference: str
     work: int = 0
     forbids_libraries: bool = False
+    needs: str = ""
 
     @property
     def name(self) -> str:
@@ -50,11 +52,16 @@ class Attack:
             **(settings | changes),  # type: ignore[arg-type]
         )
 
+    def is_defended(self, lacks: Sequence[str]) -> bool:
+        """Return whether a host that lacks this has the defence against it."""
+        return not self.needs or not any(self.needs in sentence for sentence in lacks)
+
     def won(self, verdict: Verdict) -> bool:
         """Return whether the judge was deceived."""
         if not verdict.accepted:
             return False
-        return not self.work or verdict.ratio is None or verdict.ratio < DECEIVED * self.work
+        least = DECEIVED * (1 + REPEATED * (self.work - 1))
+        return not self.work or verdict.ratio is None or verdict.ratio < least
 
 
 def attacks() -> list[Attack]:
@@ -87,6 +94,7 @@ def _attack(path: Path, problem: str = "") -> Attack:
     text = path.read_text()
     is_layernorm = "problems/layernorm.py" in text
     declared = re.search(r'^problem = "(.*)"$', text, re.MULTILINE)
+    needs = re.search(r'^needs = "(.*)"$', text, re.MULTILINE)
     work = re.search(r"^work = (\d+)$", text, re.MULTILINE)
     default = LAYERNORM if is_layernorm else PROBLEM
     return Attack(
@@ -94,5 +102,6 @@ def _attack(path: Path, problem: str = "") -> Attack:
         problem=problem or (declared[1] if declared else default),
         reference=str(FOLDER / "problems" / "layernorm.py") if is_layernorm else "numpy",
         work=int(work[1]) if work else 0,
+        needs=needs[1] if needs else "",
         forbids_libraries="forbids_libraries = True" in text,
     )

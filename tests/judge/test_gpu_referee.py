@@ -54,6 +54,7 @@ class SideHere(side.Side):
         pages = [
             (self._orders.descriptor, side._PAGES, False),
             (self._progress.descriptor, 1, True),
+            (self._facts.descriptor, side._FACT_PAGES, True),
         ]
         setup = {
             "segments": segments,
@@ -65,6 +66,7 @@ class SideHere(side.Side):
         descriptors = {number: os.dup(number) for number, _, _ in pages}
         self._kernels = child._Kernels(setup, self._device, descriptors)
         self.requests = []
+        self.pid = os.getpid()
 
     def wait_until_ready(self) -> None: ...
 

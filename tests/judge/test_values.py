@@ -7,6 +7,7 @@ import pytest
 
 from kernelmark import ops
 from kernelmark.core.tensor import GivenValues, TensorSpec
+from kernelmark.judge import values
 from kernelmark.judge.values import (
     FAMILIES,
     UNIFORM,
@@ -17,7 +18,7 @@ from kernelmark.judge.values import (
     inputs_of,
     pack_bits,
 )
-from kernelmark.numerics.floats import decode
+from kernelmark.numerics.floats import decode, encode
 from kernelmark.ops._own import given_spec
 
 KEY = bytes(range(16))
@@ -121,3 +122,24 @@ def test_four_bit_values_are_packed_two_to_a_byte():
     packed = pack_bits(tensor, bits)
     assert packed.size == 3
     assert [packed[i // 2] >> (4 * (i % 2)) & 15 for i in range(5)] == bits.tolist()
+
+
+@pytest.mark.parametrize("dtype", ["f64", "f32", "bf16", "i8", "f4e2m1"])
+@pytest.mark.parametrize("family", [UNIFORM, "large"])
+def test_what_is_written_is_what_is_computed_again(dtype, family):
+    low, high = (-3, 5) if dtype == "i8" else (-2.0, 2.0)
+    tensor = TensorSpec(name="a", shape=(5, 7), dtype=dtype, low=low, high=high)
+    writer, memory = Values(KEY), np.zeros(tensor.nbytes, np.uint8)
+    for number in (writer.next_number(family), writer.next_number(family)):
+        writer.write(tensor, number, memory)
+        assert np.array_equal(memory, pack_bits(tensor, Values(KEY).bits(tensor, number)).ravel())
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "denormal"])
+def test_a_table_gives_the_values_that_a_family_computes(family):
+    tensor = TensorSpec(name="a", shape=(3, 6, 5), dtype="bf16")
+    number = Values(KEY).next_number(family)
+    bits = values._uniform(tensor, Values(KEY)._random("a", number))
+    uniform = decode(bits, "bf16").reshape(tensor.shape)
+    expected = decode(encode(FAMILIES[family](uniform).ravel(), "bf16"), "bf16")
+    assert np.array_equal(values_of(number, tensor), expected)

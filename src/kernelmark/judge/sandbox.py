@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
 import os
 import platform
 import re
@@ -194,7 +195,7 @@ NUMERIC_LIBRARY = re.compile(
 )
 
 
-_OF_NUMERICS = re.compile(rb"cblas_[sd]gemm|cublasGemmEx|openblas_")
+_OF_NUMERICS = (b"cblas_sgemm", b"cblas_dgemm", b"cublasGemmEx", b"openblas_")
 _SEARCHED_BYTES = 256 << 20
 
 
@@ -204,9 +205,17 @@ def is_numeric_library(file: Path) -> bool:
     if NUMERIC_LIBRARY.search(file.name.lower()):
         return True
     with contextlib.suppress(OSError):
-        if stat.S_ISREG(file.stat().st_mode) and file.stat().st_size <= _SEARCHED_BYTES:
-            return _OF_NUMERICS.search(file.read_bytes()) is not None
+        status = file.stat()
+        if stat.S_ISREG(status.st_mode) and status.st_size <= _SEARCHED_BYTES:
+            return _names_numerics(file, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
     return False
+
+
+@functools.lru_cache(maxsize=1024)
+def _names_numerics(file: Path, *version: int) -> bool:
+    # A process on a GPU maps a hundred libraries: reading them takes seconds.
+    data = file.read_bytes()
+    return any(name in data for name in _OF_NUMERICS)
 
 
 def mapped_libraries(pid: int) -> set[str]:

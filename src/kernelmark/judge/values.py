@@ -12,7 +12,7 @@ import functools
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,6 +70,8 @@ FAMILIES: dict[str, Callable[[Floats], Floats]] = {
     "denormal": lambda values: values,  # by bit patterns
 }
 _NAMES = tuple(FAMILIES)
+# Families of single values, which a table of values can have, and those that leave values out.
+_BY_VALUE, _BY_POSITION = ("times-10", "plus-5", "large"), ("zeros", "triangular")
 # Units of many GPUs flush denormals to zero, so a kernel that does so is not refused.
 NOT_REFUSED = ("denormal",)
 
@@ -102,6 +104,7 @@ class Values:
     def __init__(self, key: bytes) -> None:
         self.key = key
         self._next = 1
+        self._recent: tuple[int, dict[TensorSpec, Bits]] = (0, {})
         self._streams: dict[str, tuple[np.random.Philox, dict[str, Any]]] = {}
 
     def next_number(self, family: str = UNIFORM) -> int:
@@ -122,8 +125,17 @@ class Values:
             sign = (raw >> np.uint64(63)) << np.uint64(spec.type.bits - 1)
             codes: Bits = ((raw & np.uint64(7)) | sign).astype(storage(spec.dtype))
             return codes
-        values = decode(_uniform(spec, random), spec.dtype).reshape(spec.shape)
-        return encode(np.ascontiguousarray(FAMILIES[family](values)).ravel(), spec.dtype)
+        return self._of_family(spec, number, random)
+
+    def _of_family(self, spec: TensorSpec, number: int, random: np.random.Philox) -> Bits:
+        """Return the elements of a family. Those of the last set are kept, as they are written,
+        compared and read by a reference, and take tenths of a second for a few megabytes."""
+        if self._recent[0] != number:
+            self._recent = (number, {})
+        kept = self._recent[1]
+        if spec not in kept:
+            kept[spec] = _family_bits(spec, family_of(number), random)
+        return kept[spec]
 
     def write(self, spec: TensorSpec, number: int, target: NDArray[np.uint8]) -> None:
         """Write the elements of an input to its memory: the bytes of `bits`."""
@@ -173,6 +185,26 @@ def family_of(number: int) -> str:
     return _NAMES[number >> _FAMILY_SHIFT]
 
 
+def _family_bits(spec: TensorSpec, family: str, random: np.random.Philox) -> Bits:
+    change = FAMILIES[family]
+    if is_tabled(spec) and family in _BY_VALUE:
+        return _table(spec.dtype, spec.low, spec.high, family)[_raw16(spec.count, random)]
+    if is_tabled(spec) and family == "sorted":  # the table is
+        return table_of(spec)[np.sort(_raw16(spec.count, random), kind="stable")]
+    bits = _uniform(spec, random).reshape(spec.shape)
+    if family in _BY_POSITION:  # zeros are zeros in all formats
+        return np.ascontiguousarray(cast(Any, change)(bits)).ravel()
+    if family == "identity":
+        one = encode(np.array([0.0, 1.0]), spec.dtype)
+        return one[np.ascontiguousarray(change(np.zeros(spec.shape, bool))).astype(np.intp).ravel()]
+    values = change(decode(bits.ravel(), spec.dtype).reshape(spec.shape))
+    return encode(np.ascontiguousarray(values).ravel(), spec.dtype)
+
+
+def _raw16(count: int, random: np.random.Philox) -> NDArray[np.uint16]:
+    return random.random_raw(-(-count // 4)).view(np.uint16)[:count]
+
+
 def _uniform(spec: TensorSpec, random: np.random.Philox) -> Bits:
     kind, count = spec.type, spec.count
     if kind.kind == "int":
@@ -188,8 +220,7 @@ def _uniform(spec: TensorSpec, random: np.random.Philox) -> Bits:
         single *= np.float32(2.0**-24 * (spec.high - spec.low))
         single += np.float32(spec.low)
         return single.view(storage("f32"))
-    raw16 = random.random_raw(-(-count // 4)).view(np.uint16)[:count]
-    return table_of(spec)[raw16]
+    return table_of(spec)[_raw16(count, random)]
 
 
 def is_tabled(spec: TensorSpec) -> bool:
@@ -203,7 +234,10 @@ def table_of(spec: TensorSpec) -> Bits:
 
 
 @functools.lru_cache(maxsize=16)
-def _table(dtype_name: str, low: float, high: float) -> Bits:
+def _table(dtype_name: str, low: float, high: float, family: str = UNIFORM) -> Bits:
+    if family != UNIFORM:
+        values = decode(_table(dtype_name, low, high), dtype_name)
+        return encode(FAMILIES[family](values), dtype_name)
     points = (np.arange(_TABLE) + 0.5) / _TABLE
     return encode(low + points * (high - low), dtype_name)
 
@@ -225,6 +259,11 @@ class SecretInputs(Inputs):
 
     def whole(self, name: str) -> Floats:
         return self._flat(name).reshape(self._tensors[name].shape).copy()
+
+    def largest(self, name: str) -> float:
+        """Return the largest absolute value of an input."""
+        values = self._flat(name)
+        return float(max(values.max(initial=0.0), -values.min(initial=0.0)))
 
     def run(self, name: str, start: int, count: int) -> Floats:
         return self._flat(name)[start : start + count]

@@ -156,11 +156,20 @@ def unapplied(
     `spec`. A spec for more than this problem has its own `flags`, and convolutions are then named
     ops."""
     if flags is not None:
-        named = dataclasses.replace(choice.form, im2col=False, hwcf=False)
-        choice = dataclasses.replace(choice, form=named, flags=tuple(flags))
+        choice = dataclasses.replace(choice, form=_named(choice.form), flags=tuple(flags))
     flags = (*choice.flags, "--compile-to=executable-configurations")
     dump = run_compiler(source(problem, choice), flags, spec).decode(errors="replace")
     return missing(dump, choice.entries)
+
+
+def model_source(problem: Problem, target: Target) -> str:
+    """Return the module as a model has it: a convolution is the named op."""
+    choice = choose(problem, FrozenDict(), target)
+    return source(problem, dataclasses.replace(choice, form=_named(choice.form)))
+
+
+def _named(form: Form) -> Form:
+    return dataclasses.replace(form, im2col=False, hwcf=False)
 
 
 def known_flags(problem: Problem, target: Target) -> tuple[str, ...]:

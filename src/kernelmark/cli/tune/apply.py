@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -138,6 +139,7 @@ def export_winners(
     """Write winners to new files; `-` is stdout, for formats with one file."""
     from kernelmark.tune.folder import hinted
     from kernelmark.tune.install import apply as applying
+    from kernelmark.tune.install.emitters.base import is_yes
 
     if output is None:
         raise UsageError(f"--as {form} needs -o", hint="add: -o PATH")
@@ -168,7 +170,35 @@ def export_winners(
             say(f"written: {file}")
     _print_notes(change, emitter, quiet=False)
     say(f"read back: {_proof(change)}")
+    if emitter.name == "iree_spec" and is_yes(options, "gain", default=True):
+        _print_gain([o for o in outcomes if o.name in change.winners], change.edits[0].after)
     return missing
+
+
+def _print_gain(winners: Sequence[Outcome], spec: str) -> None:
+    """Measure and print what a tuning spec for IREE gains, and what its flags gain alone: they hold
+    for a whole model, also where no winner matches."""
+    from kernelmark.backends.iree.spec import parse_spec
+    from kernelmark.iree.gain import measure_gain
+    from kernelmark.tune.install import apply as applying
+    from kernelmark.tune.install.emitters.iree_spec import file_flags, gain_modules
+
+    flags = file_flags(parse_spec(spec))
+    try:
+        applying.check_here(winners)
+        modules, target = gain_modules(winners)
+        say(f"measuring {counted(len(modules), 'winner')} without flags, with them, with the spec")
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "spec.mlir")
+            path.write_text(spec, encoding="utf-8")
+            gain = measure_gain(modules, path, flags, target)
+    except KernelmarkError as error:
+        say(f"note: the gain of the flags alone was not measured: {error.message}")
+        return
+    say(
+        f"note: over iree-compile without flags, as a geometric mean: {gain.flags:.2f} × with the "
+        f"flags alone, {gain.spec:.2f} × with flags and spec"
+    )
 
 
 def load_winners(

@@ -11,7 +11,7 @@ from kernelmark.core.errors import UsageError
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.tune.install import apply as applying
 from kernelmark.tune.install.emitters import registry
-from kernelmark.tune.install.emitters.iree_spec import emitter, file_flags
+from kernelmark.tune.install.emitters.iree_spec import emitter, file_flags, gain_modules
 
 NO = {"verify": "no"}
 
@@ -176,6 +176,16 @@ def test_the_compiler_proves_every_winner(w, tmp_path):
     change = emitter.emit([*outcomes, pack, conv], tmp_path / "spec.mlir", {})
     assert len(change.winners) == 4
     assert held(change) == []
+
+
+def test_the_gain_is_measured_in_what_saves_most_as_a_model_has_it(w, winner):
+    conv = ops.parse("conv n=1 c=16 h=14 w=14 k=32 r=3 s=3 pad=1 dtype=f32 layout=nhwc")
+    outcomes = [dataclasses.replace(winner, name=f"{n}", count=n) for n in range(1, 7)]
+    outcomes.append(dataclasses.replace(winner, name="CONV", problem=conv, count=100))
+    modules, target = gain_modules(outcomes)
+    assert len(modules) == 5
+    assert "linalg.conv_2d_nhwc_fhwc" in modules[0]
+    assert not target.gpu
 
 
 def test_verify_is_yes_or_no(winner, tmp_path):

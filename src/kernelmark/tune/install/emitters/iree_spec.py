@@ -46,6 +46,8 @@ from kernelmark.tune.install.emitters.base import (
 )
 from kernelmark.tune.results import Outcome
 
+_MEASURED = 5  # winners whose gain is measured: each takes some ten seconds
+
 
 class IreeSpec(Emitter):
     name = "iree_spec"
@@ -57,7 +59,10 @@ class IreeSpec(Emitter):
     )
     backends = ("iree",)
     options = FrozenDict(
-        {"verify": "yes (default) compiles each winner with the spec and compares its config; no"}
+        {
+            "verify": "yes (default): compile each winner with the spec and compare its config; no",
+            "gain": "yes (default): kmark export measures what the flags gain without the spec; no",
+        }
     )
 
     def emit(self, outcomes: Sequence[Outcome], into: Path, options: Options) -> Change:
@@ -147,6 +152,14 @@ def _spec_entries(problem: Problem, config: Config, arch: str) -> tuple[SpecEntr
         "problem": problem.key,
     }
     return tuple(replace(entry, note=note) for entry in choice.entries)
+
+
+def gain_modules(outcomes: Sequence[Outcome]) -> tuple[list[str], Target]:
+    """Return the modules in which the gain of a file is measured, as a model has them: those of the
+    winners that save the most time. Return their target, too."""
+    chosen = sorted(outcomes, key=lambda outcome: -outcome.saved_s)[:_MEASURED]
+    goal = _target(chosen[0].arch)
+    return [choices.model_source(outcome.problem, goal) for outcome in chosen], goal
 
 
 def file_flags(spec: Spec) -> tuple[str, ...]:

@@ -2,8 +2,9 @@
 
 The problem in the middle of a family is searched in full. The others follow it: each evaluates a
 short list, the candidates that were fastest on the problems next to it, and compares the best with
-the reference in a final of its own. The order of the list is a model that all problems of the family share: the predicted
-slowdown of a candidate is the mean of those that were measured, weighted by nearness.
+the reference in a final of its own. The order of the list is a model that all problems of the
+family share: the predicted slowdown of a candidate is the mean of those that were measured,
+weighted by nearness.
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ from kernelmark.core.units import duration_text
 from kernelmark.devices.base import ArgumentSet, Device
 from kernelmark.ops._own import OwnOp
 from kernelmark.ops.base import Parameter
+from kernelmark.runners import places
 from kernelmark.runners.pool import Limits
 from kernelmark.runners.process import LocalWorkers, Loss, WorkerProcess, WorkerSpec, keep_spare
 from kernelmark.runners.protocol import Message
@@ -92,7 +93,9 @@ class _Session:
     def ask(self, file: str, question: str, **fields: object) -> Any:
         """Return the worker's answer. A refusal by the file's code is raised here again."""
         if self.worker is None or not self.worker.alive:
-            self.worker = LocalWorkers().start(self.spec)
+            # Planned here also where the devices are elsewhere.
+            spec = self.spec if places.current() is None else _PLAIN
+            self.worker = LocalWorkers().start(spec)
         number = next(_IDS)
         function = f"{__name__}:answer"
         request = {"kind": "call", "function": function, "file": file, "question": question}

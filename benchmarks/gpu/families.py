@@ -1,7 +1,7 @@
 """Families of GEMMs on a GPU: one search for many m, beside a search for each.
 
-    python benchmarks/gpu/families.py --folder F                 24 GEMMs, about five minutes
-    python benchmarks/gpu/families.py --folder F --whole         180 GEMMs in five families
+    python benchmarks/gpu/families.py --folder F                 36 GEMMs of one layer, six minutes
+    python benchmarks/gpu/families.py --folder F --whole         180 GEMMs of five layers
 
 Both tune the same problems with the same budget for a search, into folders of their own. Device
 time is what all trials cost, finals included. `slow` is a GEMM of about 10 ms on an H200, of which
@@ -30,7 +30,7 @@ from kernelmark.tune.plans import Acceptance, Budget, TunePlan
 from kernelmark_dev import evidence
 
 WEIGHTS = ((6144, 4096), (28672, 4096), (4096, 14336), (10240, 8192), (7168, 2048))
-FOLLOWING = 10  # candidates of a problem that follows another one
+FOLLOWING = 8  # candidates of a problem that follows another one
 A_MINUTE = 300
 RESULTS = Path(__file__).parent.parent / "results" / "gpu_families.json"
 SLOW = "gemm m=16384 n=16384 k=11264 a=bf16 b=bf16 tb=t"
@@ -41,7 +41,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, required=True, help="where the journals are kept")
     parser.add_argument("--whole", action="store_true", help="180 GEMMs; takes an hour or more")
-    parser.add_argument("--evaluations", type=int, default=40, help="candidates of a search")
+    parser.add_argument("--evaluations", type=int, default=60, help="candidates of a search")
     parser.add_argument("--jobs", type=int, help="host cores to compile on")
     parser.add_argument("--json", type=Path, default=RESULTS, help="file to write to")
     options = parser.parse_args()
@@ -97,8 +97,8 @@ def main() -> int:
 def gemm_plans(evaluations: int, *, whole: bool) -> list[TunePlan]:
     """GEMMs of language models, the longest first: of each weight, m as prompts and batches have
     it."""
-    count = 42 if whole else 12
-    weights = WEIGHTS if whole else WEIGHTS[:2]
+    count = 42
+    weights = WEIGHTS if whole else WEIGHTS[:1]
     tokens = sorted({8 * round(1024 ** (i / (count - 1))) for i in range(count)}, reverse=True)
     problems = [
         ops.parse(f"gemm m={m} n={n} k={k} a=bf16 b=bf16 tb=t") for n, k in weights for m in tokens

@@ -19,7 +19,7 @@ from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.result import Case, Status
 from kernelmark.core.timing import Timing
 from kernelmark.ops import parse
-from kernelmark.runners import places
+from kernelmark.runners import kernel_files, places
 from kernelmark.runners.events import CaseFinished, DeviceLost
 from kernelmark.runners.local import LocalRunner
 from kernelmark.runners.pool import MACHINE_LOST
@@ -38,6 +38,7 @@ from kernelmark.runners.ray import (
 
 QUICK = Timing.preset("quick", max_s=0.01, warmup_s=0.0, allocations=1, max_allocations=1)
 H200 = DeviceInfo(name="cuda:0", kind="cuda", model="NVIDIA H200", arch="sm_90", uuid="u0")
+CPU = DeviceInfo(name="cpu", kind="cpu", model="a CPU", arch="x86_64")
 FAKE = DeviceInfo(name="fake", kind="fake", model="a script", arch="fake")
 MI300 = DeviceInfo(name="hip:0", kind="hip", model="AMD Instinct MI300X", arch="gfx942")
 
@@ -329,6 +330,45 @@ def test_a_crash_of_a_worker_is_a_result_and_its_actor_lives_on(cluster):
     done = results(run("a/fake", count=2, behaviour="crash"))
     assert [result.status for result in done] == [Status.CRASHED] * 2
     assert not cluster.held["a/fake"].is_dead
+
+
+KERNEL = """
+import numpy as np
+
+
+op = "gemm"
+devices = ("cpu",)
+
+
+def prepare(problem, config, sets):
+    def launch(index):
+        np.matmul(sets[index]["a"], sets[index]["b"], out=sets[index]["d"])
+
+    return launch
+"""
+
+
+@pytest.mark.slow
+def test_a_kernel_file_runs_on_nodes_that_do_not_have_it(cluster, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "mine.py").write_text(KERNEL)
+    cluster._nodes[0] = node("a", dataclasses.replace(CPU, index=0))
+    backend = kernel_files.find("sub/mine.py")
+    case = Case(problem=parse("gemm m=4 n=4 k=4 dtype=f32"), backend=backend.name, timing=QUICK)
+    events = list(LocalRunner(["a/cpu"], jobs=0).run([case]))
+    (result,) = results(events)
+    assert (result.status, result.device) == (Status.OK, "a/cpu")
+
+
+def test_a_kernel_file_elsewhere_has_no_name_on_another_machine(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "mine.py").write_text(KERNEL)
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(kernel_files, "_current", None)
+    kernel_files.find("../mine.py")
+    with pytest.raises(UsageError):
+        kernel_files.loaded_texts()
 
 
 def test_a_request_waits_for_its_worker_to_be_started():

@@ -39,7 +39,13 @@ def names_for(device: str) -> list[str]:
 
 def names_for_fleet(devices: Sequence[str]) -> list[str]:
     """Return the benchmarks that compare devices by default: those of their roofs."""
-    return list(session.ROOF_SOURCES[parse_devices(devices)[0].kind])
+    kind = parse_devices(devices)[0].kind
+    if kind not in session.ROOF_SOURCES:
+        raise UsageError(
+            f"no microbenchmark runs on the device {kind!r}",
+            hint=f"compare devices of these kinds: {', '.join(session.ROOF_SOURCES)}",
+        )
+    return list(session.ROOF_SOURCES[kind])
 
 
 class Pace:

@@ -10,7 +10,7 @@ from pathlib import Path
 from kernelmark import backends as backend_folder
 from kernelmark import ops as op_folder
 from kernelmark.api.selection import Selection
-from kernelmark.backends import BackendRef
+from kernelmark.backends import BackendRef, is_file
 from kernelmark.backends._lineage import OwnKernel, change_notes, check_names, own_kernels
 from kernelmark.backends.base import Backend
 from kernelmark.core.dtype import dtype as check_dtype
@@ -293,7 +293,7 @@ def _supported_ops(
 
 def unavailable(backend: Backend, info: DeviceInfo) -> str:
     """Return why a backend cannot run on a kind of device that it is for; "" if it can."""
-    if (place := places.current()) is not None:
+    if (place := places.current()) is not None and not is_file(backend.name):
         return place.unavailable(backend.name, info)
     return backend.available() or backend.missing_on(info.kind)
 

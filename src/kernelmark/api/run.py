@@ -28,6 +28,7 @@ from kernelmark.core.units import plain_number
 from kernelmark.host.cache import cache_root
 from kernelmark.host.permissions import private_folder
 from kernelmark.report.summary import NotebookBar, ProgressLines, in_notebook, print_line
+from kernelmark.runners import places
 from kernelmark.runners.capture import environment, overridden_variables
 from kernelmark.runners.events import WAITS, Event, Note, Waiting
 from kernelmark.runners.local import Interleave, LocalRunner
@@ -60,6 +61,7 @@ def run(
     suite: Words = None,
     backend: Words = None,
     device: Words = "cpu",
+    runner: str = "local",
     dtype: Dtypes = None,
     config: Config | None = None,
     timing: str | Timing = "default",
@@ -88,6 +90,7 @@ def run(
     backend: backends or kernel files (default: all that support the problems).
     dtype: names such as "f32", or dtypes of NumPy, ml_dtypes or torch.
     device: "cpu", "cuda:0", "hip:0", …, or several.
+    runner: "local", or the Ray cluster whose devices are meant: "ray", "HOST:PORT".
     config: options of the kernel by name.
     timing: "quick", "default", "full", a TOML file, or a `Timing`.
     threads: threads on a CPU, 0 for all (default: that of the timing, where it is all).
@@ -129,8 +132,10 @@ def run(
     chosen_timing = load_timing(timing)
     if threads is not None:
         chosen_timing = dataclasses.replace(chosen_timing, threads=threads)
-    cases = plan(selection, chosen_timing)
-    with opened(store) as target:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(places.opened(runner, print_line))
+        cases = plan(selection, chosen_timing)
+        target = stack.enter_context(opened(store))
         conduct = Conduct(
             label=label,
             roofs=roofs_for_plan(cases, target, roofs),

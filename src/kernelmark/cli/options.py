@@ -307,13 +307,10 @@ Runner = Annotated[
 
 def placed(runner: str, *, quiet: bool = False) -> contextlib.AbstractContextManager[None]:
     """Return a context in which devices are those of the place that --runner names."""
-    if runner == "local":
-        return contextlib.nullcontext()
     from kernelmark.cli.output import say
-    from kernelmark.runners.places import at
-    from kernelmark.runners.ray import open_place
+    from kernelmark.runners.places import opened
 
-    return at(open_place(runner, lambda text: None if quiet else say(f"note: {text}")))
+    return opened(runner, lambda text: None if quiet else say(f"note: {text}"))
 
 
 RunRef = Annotated[

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -91,13 +92,10 @@ class _Session:
 
     def ask(self, file: str, question: str, **fields: object) -> Any:
         """Return the worker's answer. A refusal by the file's code is raised here again."""
-        if places.current() is not None:
-            raise UsageError(
-                f"{file} is a kernel file: these run on this machine only",
-                hint="leave --runner out, or install the kernel as a backend on every node",
-            )
         if self.worker is None or not self.worker.alive:
-            self.worker = LocalWorkers().start(self.spec)
+            # Planned here also where the devices are elsewhere.
+            spec = self.spec if places.current() is None else _PLAIN
+            self.worker = LocalWorkers().start(spec)
         number = next(_IDS)
         function = f"{__name__}:answer"
         request = {"kind": "call", "function": function, "file": file, "question": question}
@@ -136,6 +134,21 @@ class _Session:
         if self.worker is not None:
             self.worker.close()
         self.worker = None
+
+
+def loaded_texts() -> dict[str, bytes]:
+    """Return the kernel files loaded so far, by their paths relative to the current folder, for
+    workers on other machines. Raise UsageError for one that is elsewhere."""
+    texts = {}
+    for ref in _session().files:
+        assert ref.file is not None
+        if Path(ref.name).is_absolute():
+            raise UsageError(
+                f"{ref.name} is not below the current folder, so it has no name on another machine",
+                hint=f"start the command there: cd {shlex.quote(str(ref.file.parent))}",
+            )
+        texts[ref.name] = ref.file.read_bytes()
+    return texts
 
 
 _current: _Session | None = None

@@ -7,7 +7,7 @@ the duration of a `with` block.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Protocol
 
@@ -51,3 +51,13 @@ def at(place: Place) -> Iterator[None]:
     finally:
         _current.reset(token)
         place.close()
+
+
+def opened(runner: str, tell: Callable[[str], object]) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which the place is the one that users call `runner`: local, or a Ray
+    cluster. `tell` gets notes about waiting for it."""
+    if runner == "local":
+        return contextlib.nullcontext()
+    from kernelmark.runners.ray import open_place
+
+    return at(open_place(runner, tell))

@@ -11,7 +11,7 @@ their workers, when this process ends, however it does.
 
 Kernels are compiled on nodes without GPUs, if there are any, in a cache folder of the compiler's
 own. The files of a kernel come with the reply and go to the node of the first device that measures
-it.
+it. Users' kernel files are sent to each holder, whose workers run in a folder with them.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from kernelmark.core.units import counted, join_commas
 from kernelmark.host.cache import cache_root
 from kernelmark.host.permissions import private_folder
 from kernelmark.runners.capture import kernelmark_version
+from kernelmark.runners.kernel_files import loaded_texts
 from kernelmark.runners.pool import MACHINE_LOST
 from kernelmark.runners.process import LocalWorkers, Loss, WorkerProcess, WorkerSpec
 from kernelmark.runners.protocol import Message
@@ -114,6 +115,7 @@ class Holder:
     def __init__(self, *, own_cache: bool = False) -> None:
         self._entries: defaultdict[int, _Entry] = defaultdict(_Entry)
         self._cache = tempfile.TemporaryDirectory(prefix="kernelmark-") if own_cache else None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None  # of users' kernel files
         self._sent: set[Path] = set()
 
     async def describe(self, kind: str, index: int) -> tuple[DeviceInfo, str]:
@@ -153,12 +155,17 @@ class Holder:
                 entry.turn += 1
                 entry.changed.notify_all()
 
-    def _start(self, entry: _Entry, spec: WorkerSpec, uuid: str) -> None:
-        """Start a worker, unless this holder has another device than the one with this UUID."""
+    def _start(self, entry: _Entry, spec: WorkerSpec, uuid: str, files: Files) -> None:
+        """Start a worker in a folder with these kernel files, unless this holder has another device
+        than the one with this UUID."""
         variables = dict(spec.variables)
         if self._cache is not None:
             variables |= {"KERNELMARK_CACHE": self._cache.name, "TRITON_CACHE_DIR": ""}
         spec = dataclasses.replace(spec, python=spec.python or sys.executable, variables=variables)
+        if files and not spec.folder:
+            self._folder = self._folder or tempfile.TemporaryDirectory(prefix="kernelmark-")
+            unpack(files, Path(self._folder.name))
+            spec = dataclasses.replace(spec, folder=self._folder.name)
         with contextlib.suppress(OSError):  # only root may; `kmark doctor --ray` reports it
             # Of this thread, which its children inherit.
             os.setpriority(os.PRIO_PROCESS, 0, min(0, os.getpriority(os.PRIO_PROCESS, 0)))
@@ -275,7 +282,7 @@ class RayWorker:
         self._is_ended = False
 
     def start(self, spec: WorkerSpec, uuid: str) -> None:
-        self._call("start", spec, uuid)
+        self._call("start", spec, uuid, loaded_texts())
 
     def pending(self) -> Any:
         """Return the call whose reply will have messages; None after the last one."""

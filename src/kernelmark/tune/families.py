@@ -1,9 +1,10 @@
 """Families: problems of near-equal sizes are searched once.
 
-The first problem of a family, the costliest one, is searched in full. The others follow it: each
-evaluates a short list, the candidates that were fastest on the problems next to it, and has a final
-of its own. The order of the list is a model that all problems of the family share: the predicted
-slowdown of a candidate is the mean of those that were measured, weighted by nearness.
+The problem in the middle of a family is searched in full. The others follow it: each evaluates a
+short list, the candidates that were fastest on the problems next to it, and compares the best with
+the reference in a final of its own. The order of the list is a model that all problems of the
+family share: the predicted slowdown of a candidate is the mean of those that were measured,
+weighted by nearness.
 """
 
 from __future__ import annotations
@@ -48,20 +49,37 @@ class Searched:
 
 
 def joined(plans: Sequence[TunePlan], evaluations: int) -> list[TunePlan]:
-    """Return the plans with families: one within RADIUS of an earlier one that is searched in full
-    follows the nearest of these, with at most so many evaluations."""
-    leaders: list[TunePlan] = []
+    """Return the plans with families. The plan with the most others within RADIUS is searched in
+    full, then that with the most of the rest, and so on. Each other one follows the nearest of
+    these, with at most so many evaluations."""
+    near = [
+        {n for n, other in enumerate(plans) if distance(plan.problem, other.problem) <= RADIUS}
+        for plan in plans
+    ]
+    alone, leaders = set(range(len(plans))), []
+    while alone:
+        # The earlier of equals, as max does: plans are listed by their cost.
+        leaders.append(max(sorted(alone), key=lambda n: len(near[n] & alone)))
+        alone -= near[leaders[-1]]
     changed = []
-    for plan in plans:
-        near = [(distance(plan.problem, leader.problem), leader.name) for leader in leaders]
-        apart, name = min(near, default=(math.inf, ""))
-        if apart > RADIUS:
-            leaders.append(plan)
+    for number, plan in enumerate(plans):
+        if number in leaders:
             changed.append(plan)
             continue
+        followed = min(
+            (plans[n] for n in leaders if n in near[number]),
+            key=lambda leader: (distance(plan.problem, leader.problem), leader.name),
+        )
         least = min(evaluations, plan.budget.evaluations)
-        budget = dataclasses.replace(plan.budget, evaluations=least)
-        changed.append(dataclasses.replace(plan, follows=name, budget=budget))
+        changed.append(
+            dataclasses.replace(
+                plan,
+                follows=followed.name,
+                budget=dataclasses.replace(plan.budget, evaluations=least),
+                # Its candidates were compared on the problems next to it already.
+                acceptance=dataclasses.replace(plan.acceptance, finalists=1),
+            )
+        )
     return changed
 
 

@@ -26,12 +26,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from kernelmark import backends
 from kernelmark.api.ab import AbPlan, captured, compare_sides
 from kernelmark.backends._lineage import own_kernels
-from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.errors import UNEXPECTED, CaseError, KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
@@ -51,9 +50,6 @@ from kernelmark.tune.recorded.base import (
     RecordedChoice,
 )
 from kernelmark.workloads.importers import ResultFile
-
-if TYPE_CHECKING:
-    from kernelmark.core.environment import Environment
 
 _SIDES = (Side(name="other"), Side(name="choice"))
 # Points of a space that are drawn for each alternative: some are equal in code or do not compile.
@@ -137,7 +133,6 @@ class AuditReport:
     plan: AuditPlan
     rows: tuple[AuditedRow, ...]
     state: RunState = RunState.DONE
-    environment: Environment | None = None
 
     def count(self, verdict: RowVerdict) -> int:
         return sum(row.verdict is verdict for row in self.rows)
@@ -315,13 +310,13 @@ def audit(
     planned = contested or {str(file.path): contests(file.rows, plan) for file in files}
     compared = ab_plan([contest for each in planned.values() for contest in each], plan)
     rows: Sequence[Row] = ()
-    state, environment = RunState.DONE, None
+    state = RunState.DONE
     if compared.pairs:
-        environments = captured(compared) if opener is None else _no_environments()
+        environments = captured(compared) if opener is None else (Environment(), Environment())
         report = compare_sides(
             compared, environments, on_event=on_event, opener=opener, argv=("audit",)
         )
-        rows, state, environment = report.rows, report.base.state, report.base.environment
+        rows, state = report.rows, report.base.state
     by_pair = {_key(row.pair): row for row in rows}
     return AuditReport(
         plan=plan,
@@ -331,14 +326,7 @@ def audit(
             for contest in planned[str(file.path)]
         ),
         state=state,
-        environment=environment,
     )
-
-
-def _no_environments() -> tuple[Environment, Environment]:
-    from kernelmark.core.environment import Environment
-
-    return Environment(), Environment()
 
 
 def _key(pair: Pair) -> tuple[str, str, str]:

@@ -27,6 +27,7 @@ from kernelmark.core.verdict import INTERRUPTED
 
 if TYPE_CHECKING:
     from kernelmark.api.tuner_audit import AuditPlan, AuditReport, Contest, TunedFile
+    from kernelmark.tune.recorded.base import AuditFacts
 
 AUDIT = "Audit"
 _STYLES = {
@@ -178,7 +179,7 @@ def audit(
     return report.code
 
 
-def _facts(key: str, kernel: str, values: list[str] | None) -> object:
+def _facts(key: str, kernel: str, values: list[str] | None) -> AuditFacts:
     from kernelmark import backends
     from kernelmark.core.immutable import FrozenDict
     from kernelmark.tune.recorded.base import AuditFacts

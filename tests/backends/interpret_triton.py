@@ -18,6 +18,7 @@ import numpy as np
 import torch
 import triton.language as tl
 from triton.runtime import interpreter
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernelmark import ops
 from kernelmark.backends.triton import _planner
@@ -55,6 +56,11 @@ def launch(call, tensors, raw):
     """One call of a plan, as the driver would get it; `raw` is memory that any type may be in."""
     given = {}
     for argument, value in zip(call.arguments, call.values, strict=True):
+        if argument.block:
+            base = tensors[value.tensor].view(TYPES[argument.kind])
+            strides, block = list(value.strides), list(argument.block)
+            given[argument.name] = TensorDescriptor(base, list(value.shape), strides, block)
+            continue
         if not argument.pointer:
             given[argument.name] = value
             continue

@@ -23,10 +23,12 @@ TILES = {"block_m": 32, "block_n": 32, "split_kv": 0}
 SPLIT = {"block_m": 16, "block_n": 16, "split_kv": 4}
 WIDENED = {**TILES, "widen": True}
 UNTURNED = {"block_m": 16, "block_n": 16, "block_k": 16, "turn": False}
+BOXES = {"block_m": 32, "block_n": 32, "block_k": 32, "descriptors": True}
 TURNED = {**UNTURNED, "block_k": 32, "turn": True}
 
 MOE = {"block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1}
 
+DEEP_MOE = {**MOE, "block_k": 64}
 # bf16 is left out: the interpreter computes its products wrongly.
 CASES = [
     ("gemm m=64 n=64 k=64 dtype=f32", GEMM, "sm_90"),
@@ -81,6 +83,7 @@ CASES = [
         {**GEMM, "persistent": True, "specialize": True},
         "sm_90",
     ),
+    ("gemm m=24 n=144 k=96 dtype=f16 tb=t beta=2.0", {**SWAPPED, "persistent": True}, "sm_90"),
     (
         "batched_gemm batch=2 m=64 n=32 k=64 dtype=f16 tb=t beta=1.0",
         {**GEMM, "persistent": True},
@@ -101,6 +104,12 @@ CASES = [
     (
         "attention batch=1 heads=2 seq=64 dim=32 dtype=f16 causal=yes",
         {**TILES, "descriptors": True},
+        "sm_90",
+    ),
+    (
+        "attention batch=2 heads_q=4 heads_kv=2 seq_q=40 seq_kv=61 dim=32 dtype=f16 causal=yes"
+        " layout=bshd",
+        {**TILES, "descriptors": True, "heads_first": True},
         "sm_90",
     ),
     ("attention batch=2 heads=3 seq=70 dim=32 dtype=f8e5m2 o=f32 causal=yes", WIDENED, "sm_90"),
@@ -133,6 +142,10 @@ CASES = [
     ("conv n=3 c=70 h=9 w=9 k=20 r=1 s=1 stride=2 dtype=f16", TURNED, "sm_90"),
     ("conv n=3 c=70 h=1 w=1 k=20 r=3 s=3 pad=1 dtype=f16", TURNED, "sm_90"),
     ("conv n=2 c=8 h=6 w=6 k=16 r=1 s=1 dtype=f16 layout=nhwc", {}, "gfx942"),
+    ("conv n=3 c=40 h=7 w=9 k=24 r=3 s=3 pad=1 dtype=f16 layout=nhwc", BOXES, "sm_90"),
+    ("conv n=2 c=24 h=9 w=8 k=40 r=3 s=2 pad_h=2 dilation=2 dtype=f16 layout=nhwc", BOXES, "sm_90"),
+    ("conv n=3 c=64 h=5 w=7 k=40 r=1 s=1 dtype=f16 layout=nhwc", BOXES, "sm_90"),
+    ("conv n=3 c=80 h=9 w=9 k=20 r=3 s=3 pad=1 dtype=i8 layout=nhwc", BOXES, "sm_90"),
     ("conv n=2 c=8 h=6 w=6 k=8 r=3 s=3 groups=8 dtype=i8", {}, "sm_90"),
     ("conv n=2 c=40 h=7 w=8 k=20 r=3 s=2 pad=1 dtype=f8e5m2 y=f32 layout=nhwc", {}, "sm_90"),
     ("conv n=1 c=40 h=7 w=8 k=20 r=3 s=2 pad=1 dtype=f8e5m2 y=f32", TURNED, "sm_90"),
@@ -142,6 +155,10 @@ CASES = [
     ("moe m=9 n=64 k=96 e=64 top_k=8 dtype=f16", {**MOE, "group_m": 32}, "gfx942"),
     ("moe m=150 n=16 k=32 e=3 top_k=1 dtype=f16", {**MOE, "block_n": 64}, "gfx942"),
     ("moe m=40 n=24 k=40 e=1 top_k=1 dtype=f16", {}, "sm_90"),
+    ("moe m=33 n=40 k=96 e=4 top_k=2 dtype=f16 w=f8e4m3 scale=tensor", {}, "sm_90"),
+    ("moe m=33 n=40 k=96 e=4 top_k=2 dtype=f16 w=f8e4m3 scale=row", DEEP_MOE, "sm_90"),
+    ("moe m=33 n=40 k=96 e=4 top_k=2 dtype=f16 w=i8 scale=row", DEEP_MOE, "sm_90"),
+    ("moe m=20 n=128 k=256 e=4 top_k=2 dtype=f16 w=f8e4m3 scale=block", DEEP_MOE, "sm_90"),
 ]
 
 QUANT_TILE = {"block_m": 16, "block_n": 32, "group_m": 2, "split_k": 1}
@@ -166,6 +183,15 @@ QUANTISED = [
     ("batch=3 m=5 n=33 k=416 c=f16 scheme=afp4wfp4 c_order=mbn", {**DEEP, "split_k": 4}),
 ]
 CASES += [(f"batched_gemm_quant {text}", config, "sm_90") for text, config in QUANTISED]
+# An 8-bit float's block of k has at least 32 elements; 160 columns end inside a block of scales.
+SCALED = [
+    ("m=33 n=160 k=256 scale=block", DEEP),
+    ("m=33 n=300 k=384 scale=block bias=yes", {**DEEP, "block_n": 256, "split_k": 3}),
+    ("m=17 n=40 k=256 scale=block", {**DEEP, "block_k": 128}),
+    ("m=17 n=40 k=96 tb=t scale=row bias=yes", DEEP),
+    ("m=17 n=40 k=200 tb=t scale=tensor", {**DEEP, "split_k": 2}),
+]
+CASES += [(f"gemm_epilogue {text} dtype=f8e5m2 c=f16", config, "sm_90") for text, config in SCALED]
 
 
 @pytest.fixture(scope="module")
@@ -201,7 +227,7 @@ def test_every_kind_of_copy_is_among_them():
     made = set()
     for key, config, arch in CASES:
         problem = ops.parse(key)
-        if problem.op in ("moe", "batched_gemm_quant"):
+        if problem.op in ("moe", "batched_gemm_quant", "gemm_epilogue"):
             continue
         kind = "cuda" if arch.startswith("sm") else "hip"
         gpu = DeviceInfo(name=f"{kind}:0", kind=kind, model="none", arch=arch, index=0, units=4)

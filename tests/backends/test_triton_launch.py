@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,7 @@ from kernelmark.backends.triton.launch import (
     BuiltKernel,
     KernelCall,
     KernelPlan,
+    TensorBlocks,
     TritonKernel,
     check_fits,
 )
@@ -62,6 +64,7 @@ class Driver:
     launched: list[Launched] = field(default_factory=list)
     filled: list[tuple[int, int, int, int]] = field(default_factory=list)
     unloaded: list[int] = field(default_factory=list)
+    mapped: list[tuple[Any, ...]] = field(default_factory=list)
 
     def load(self, code):
         if self.full and self.loaded:
@@ -81,6 +84,14 @@ class Driver:
             for kind, place in zip(self.kinds[function], arguments, strict=True)
         ]
         self.launched.append(Launched(function, grid, block, values, stream, shared_bytes))
+
+    def call(self, word, target, kind, rank, address, *shapes):
+        assert word == "tensor_map"
+        target._obj[0] = 90 + len(self.mapped)
+        sizes, steps, box, ones, *rest = shapes
+        assert ctypes.addressof(target._obj) % 64 == 0
+        assert list(ones) == [1] * rank
+        self.mapped.append((kind, address.value, list(sizes), list(steps), list(box), rest))
 
     def fill(self, address, byte, nbytes, stream):
         assert not self.launched
@@ -191,6 +202,28 @@ def test_each_set_is_launched_with_its_own_addresses(two_calls):
         assert reduce.values == [workspace, given[index]["d"].address, 0.5, 0, 0]
         assert (main.grid, main.block, main.shared_bytes) == ((2, 3, 4), (128, 1, 1), 60_000)
         assert (reduce.grid, reduce.block, reduce.stream) == ((9, 1, 1), (64, 1, 1), 77)
+
+
+def test_a_descriptor_is_made_for_the_address_of_each_set(monkeypatch):
+    layout = {"swizzle": 3, "elem_size": 2, "elem_type": 10, "block_size": [16, 64]}
+    monkeypatch.setitem(BUILT, "main", built("main", maps=(layout,)))
+    matrix = TensorBlocks(tensor="b", shape=(40, 96), strides=(96, 1))
+    one = call("main", ("m", "i32", 7), grid=(1, 1, 1))
+    described = Argument(name="b", kind="bf16", pointer=False, block=(16, 64))
+    one = dataclasses.replace(
+        one, arguments=(described, *one.arguments), values=(matrix, *one.values)
+    )
+    sizes = (ctypes.c_int32, ctypes.c_int32, ctypes.c_int64, ctypes.c_int64)
+    hidden = (ctypes.c_uint64, ctypes.c_uint64)
+    driver = Driver({10010: (ctypes.c_byte, *sizes, ctypes.c_int32, *hidden)})
+    given = sets(2)
+    kernel = TritonKernel(KernelPlan(calls=(one,)), Gpu(driver), given)
+    # From the innermost dim outwards; type 9 is bf16. 128-byte promotion, zeros out of bounds.
+    assert driver.mapped == [
+        (9, given[i]["b"].address, [96, 40], [192], [64, 16], [0, 3, 2, 0]) for i in range(2)
+    ]
+    kernel.launch(77, 1)
+    assert driver.launched[0].values == [91, 40, 96, 96, 1, 7, 0, 0]
 
 
 def test_what_must_be_zero_before_the_first_launch_is_made_so(monkeypatch):

@@ -164,7 +164,7 @@ def test_operands_are_swapped_for_few_rows_on_matrix_units_that_want_many():
     swapped = legal(few, "sm_90", swap=True)
     assert swapped
     assert all(c["block_m"] < 64 <= c["block_n"] for c in swapped)
-    assert not any(c["persistent"] for c in swapped)
+    assert {c["persistent"] for c in swapped} == {False, True}
     assert {c["fused_sum"] for c in swapped} == {False, True}
     for key, arch in (
         ("gemm m=64 n=4096 k=4096 dtype=bf16 tb=t", "sm_90"),
@@ -387,7 +387,6 @@ SQUARE = "gemm m=256 n=256 k=256 dtype=bf16"
     ("key", "config", "values"),
     [
         (SQUARE, {"persistent": True, "split_k": 4}, {}),
-        (SQUARE, {"persistent": True, "swap": True}, {}),
         (SQUARE, {"persistent": True, "fused_sum": True}, {}),
         (SQUARE, {"persistent": False, "split_k": 1, "fused_sum": True}, {}),
         (
@@ -410,6 +409,67 @@ SQUARE = "gemm m=256 n=256 k=256 dtype=bf16"
 def test_what_would_have_no_effect_is_refused(key, config, values):
     with raises(Unsupported, **values):
         _plan(ops.parse(key), config, info("sm_90"))
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    ("key", "tile"),
+    [
+        ("gemm m=16 n=4608 k=2048 a=f8e4m3 b=f8e4m3 c=bf16 tb=t", (16, 64, 256, True)),
+        ("gemm m=151 n=3200 k=2752 dtype=bf16 tb=t", (64, 128, 128, False)),
+        ("gemm m=512 n=6144 k=4096 dtype=bf16 tb=t", (128, 256, 64, False)),
+    ],
+)
+def test_hopper_s_default_reads_by_descriptors_unless_k_is_split(key, tile):
+    problem, gpu = ops.parse(key), info("sm_90")
+    config = backend.default(problem, gpu)
+    assert tuple(config[x] for x in ("block_m", "block_n", "block_k", "swap")) == tile
+    assert config["persistent"]
+    assert backend.space(problem, gpu).forbids(config) is None
+    (call,) = _plan(problem, {}, gpu).calls
+    assert [argument.block for argument in call.arguments[:2]] == [
+        (config["block_m"], config["block_k"]),
+        (config["block_n"], config["block_k"]),
+    ]
+    main, _ = _plan(problem, {"split_k": 2}, gpu).calls
+    assert main.function.__name__ == "gemm_tiles"
+
+
+CONV = "conv n=8 c=256 h=14 w=14 k=256 r=3 s=3 pad=1 dtype=f16"
+
+
+@needs_triton
+def test_a_patch_of_pixels_wastes_as_few_as_it_can():
+    (call,) = _plan(ops.parse(f"{CONV} layout=nhwc"), {"block_m": 128}, info("sm_90")).calls
+    assert call.function.__name__ == "conv_patches"
+    images, rows, columns, channels = call.arguments[0].block
+    # 2 × 14 × 14 pixels in boxes of 128: no other shape needs fewer.
+    assert images * rows * columns == 128
+    assert channels == call.constants["BLOCK_K"] == 64
+    (flat,) = _plan(
+        ops.parse("conv n=8 c=256 h=14 w=14 k=512 r=1 s=1 dtype=f16 layout=nhwc"),
+        {"block_m": 128},
+        info("sm_90"),
+    ).calls
+    assert flat.arguments[0].block[:3] == (1, 1, 128)
+    assert flat.values[0].shape == (1, 1, 8 * 14 * 14, 256)
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    ("key", "arch"),
+    [
+        (f"{CONV} layout=nchw", "sm_90"),
+        (f"{CONV} layout=nhwc stride=2", "sm_90"),
+        (f"{CONV} layout=nhwc", "sm_80"),
+        (CONV.replace("c=256", "c=252") + " layout=nhwc", "sm_90"),
+    ],
+)
+def test_descriptors_that_cannot_address_a_convolution_are_refused(key, arch):
+    problem = ops.parse(key)
+    assert backend.space(problem, info(arch)).parameters["descriptors"] == (False,)
+    with raises(Unsupported, arch=arch):
+        _plan(problem, {"descriptors": True}, info(arch))
 
 
 @needs_triton

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from kernelmark import ops
+from kernelmark.core.errors import ProblemError
 from kernelmark.numerics.floats import decode, encode
 from kernelmark.numerics.generate import Inputs, offset
 from kernelmark.ops._checks import weight_bound
+from kernelmark.ops.batched_gemm_quant import group_rounded
 from kernelmark.ops.moe import routing
 
 moe = ops.registry.get("moe")
@@ -132,6 +134,78 @@ def test_a_right_kernel_passes_with_room_that_is_not_everything(given):
     simulated = Simulated(problem(**given))
     worst = simulated.worst(simulated.run())
     assert 0.003 < worst <= 1
+
+
+QUANTISED = [
+    {"w": "f8e4m3", "scale": "tensor"},
+    {"w": "f8e4m3fnuz", "scale": "row"},
+    {"w": "i8", "scale": "row", "dtype": "f16"},
+    {"w": "f8e4m3", "scale": "block", "n": 256, "k": 384},
+]
+
+
+class SimulatedQuantised(Simulated):
+    """A kernel with quantised weights, as vLLM's: x and the hidden row are quantised first."""
+
+    def run(self, *, rolled=None, swap=False):
+        a, d, scale = self.arrays, self.problem.dims, self.problem.options["scale"]
+        small, out = self.problem.dtypes["w"], np.zeros(self.arrays["x"].shape)
+        weights = {}
+        for name in ("w1", "w2"):
+            factors = a[f"{name}_scale"]
+            if scale == "block":
+                factors = factors.repeat(128, 1).repeat(128, 2)
+            else:
+                factors = factors.reshape(*factors.shape, *[1] * (3 - factors.ndim))
+            weights[name] = a[name] * (np.roll(factors, 1, axis=0) if rolled == name else factors)
+
+        def quantised(row):
+            group = 128 if scale == "block" else len(row)
+            return group_rounded(row[None, :], group, small)[0]
+
+        for t, slot in np.ndindex(a["ids"].shape):
+            expert = int(a["ids"][t, slot]) ^ swap
+            both = self.rounded(weights["w1"][expert] @ quantised(a["x"][t]))
+            gate, up = np.split(both, 2)
+            h = self.rounded(self.rounded(gate / (1 + np.exp(-gate))) * up)
+            y = weights["w2"][expert] @ quantised(h)
+            out[t] = self.rounded(out[t] + self.rounded(a["weights"][t, slot] * y))
+        assert d["n"] == h.size
+        return out.ravel()
+
+
+@pytest.mark.parametrize("given", QUANTISED, ids=str)
+def test_a_quantised_kernel_passes_and_one_with_another_expert_s_factors_does_not(given):
+    simulated = SimulatedQuantised(problem(**given))
+    assert 0.003 < simulated.worst(simulated.run()) <= 1
+    for fault in ({"rolled": "w1"}, {"rolled": "w2"}, {"swap": True}):
+        assert simulated.worst(simulated.run(**fault)) > 1.2, fault
+
+
+def test_weights_of_8_bits_are_counted_as_such():
+    plain, small = problem(k=128, n=128), problem(k=128, n=128, w="f8e4m3", scale="block")
+    assert small.dtypes["w"] == "f8e4m3"
+    assert moe.flops(plain) == moe.flops(small)
+    factors = 8 * 4 * (2 * 1 + 1 * 1)
+    tables = 8 * 3 * 128 * 128
+    assert moe.bytes(plain) - moe.bytes(small) == tables * 2 - tables - factors
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"w": "f8e4m3"},
+        {"scale": "block", "n": 64, "k": 128},
+        {"scale": "tensor", "w": "i8"},
+        {"scale": "row", "dtype": "f32"},
+        {"scale": "row", "w_order": "tiled"},
+        {"scale": "row", "w": "bf16"},
+    ],
+    ids=str,
+)
+def test_scales_that_do_not_exist_are_refused(given):
+    with pytest.raises(ProblemError):
+        problem(**given)
 
 
 @pytest.mark.parametrize("given", CASES, ids=str)

@@ -116,6 +116,7 @@ CUDA = FunctionTable(
     symbols={
         **{name: cuda for name, (cuda, _) in _SYMBOLS.items()},
         "function_set_attribute": "cuFuncSetAttribute",
+        "tensor_map": "cuTensorMapEncodeTiled",
         "device_get": "cuDeviceGet",
         "context_retain": "cuDevicePrimaryCtxRetain",
         "context_release": "cuDevicePrimaryCtxRelease_v2",

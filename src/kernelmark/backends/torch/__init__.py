@@ -43,7 +43,7 @@ OLDEST = (2, 5)  # the first whose attention shares key heads without copying th
 _OPS = (
     *("gemm *", "batched_gemm *", "gemm_epilogue *", "attention *", "conv *", "moe *"),
     "grouped_gemm *",
-    "!*w_order=tiled",
+    *("!*w_order=tiled", "!moe *scale=*"),
     *("!*c=f32", "!*acc=f16", "!batched_gemm *i8", "!conv *i8", "!conv *=f8*"),
     "!*scale=block*",
 )
@@ -206,7 +206,8 @@ def epilogue_calls(problem: Problem, views: Views) -> tuple[str, list[Call]]:
         if options["scale"] == "row":
             scales = [scales[0].unsqueeze(1), scales[1].unsqueeze(0)]
         more = {"bias": views.get("bias"), "out_dtype": d.dtype, "out": d}
-        name, product = "aten::_scaled_mm", partial(torch._scaled_mm, a, b, *scales, **more)
+        multiply = _multiply_blocks if options["scale"] == "block" else torch._scaled_mm
+        name, product = "aten::_scaled_mm", partial(multiply, a, b, *scales, **more)
     elif options["bias"]:
         name, product = "aten::addmm", partial(torch.addmm, views["bias"], a, b, out=d)
     else:
@@ -221,6 +222,14 @@ def epilogue_calls(problem: Problem, views: Views) -> tuple[str, list[Call]]:
     if act == "none":
         return name, [product]
     return f"{name}, aten::{act}_", [product, activations[act]]
+
+
+def _multiply_blocks(a: Any, b: Any, of_a: Any, of_b: Any, **more: Any) -> None:
+    """Multiply 8-bit floats with factors of blocks of 128 elements of A's rows and 128×128 of B.
+    cuBLASLt needs A's factors column by column, so a copy is part of the call."""
+    import torch
+
+    torch._scaled_mm(a, b, of_a.t().contiguous().t(), of_b.t(), **more)
 
 
 def attention_calls(

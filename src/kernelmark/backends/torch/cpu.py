@@ -58,6 +58,8 @@ FACTORS = {
 def missing(problem: Problem) -> str | None:
     """Return why torch on a CPU cannot compute a problem in exactly its types, or None."""
     types = problem.dtypes
+    if problem.op == "moe" and "w" in types:
+        return wrong_dtypes("torch", problem, "a CPU")
     *factors, out = (types[name] for name in FACTORS[problem.op])
     inputs = set(factors)
     if any(name.startswith(("f8", "f4")) for name in (*inputs, out)):

@@ -139,7 +139,8 @@ def missing(problem: Problem, info: DeviceInfo) -> str | None:
 def _missing_moe(problem: Problem, info: DeviceInfo) -> str | None:
     """Return why torch has no grouped GEMM for a problem, or None. Without one it multiplies expert
     by expert and waits for their row counts, which can be neither captured nor queued."""
-    if problem.dtypes["x"] != "bf16" or not info.arch.startswith(("sm_9", "sm_10")):
+    sized = info.arch.startswith(("sm_9", "sm_10"))
+    if problem.dtypes["x"] != "bf16" or "w" in problem.dtypes or not sized:
         return wrong_dtypes("torch", problem, info.arch)
     return _misaligned("_grouped_mm", problem, 8)
 
@@ -209,6 +210,12 @@ def _missing_epilogue(problem: Problem) -> str | None:
         return None if same else wrong_dtypes("torch", problem, "a GPU")
     if problem.options["scale"] == "row" and types["c"] != "bf16":
         return Reason(f"torch applies scale=row only to an output of bf16, not of {types['c']}")
+    if problem.options["scale"] == "block":
+        d = problem.dims
+        # A row of B's factors is a multiple of 16 bytes, and no block is cut off.
+        if types["c"] != "bf16" or problem.options["bias"] or d["n"] % 128 or d["k"] % 512:
+            what = "only with c=bf16, bias=no, n a multiple of 128 and k of 512"
+            return Reason(f"torch applies scale=block {what}")
     if problem.options["bias"] and types["c"] == "f32":
         return Reason(
             f"torch applies no bias to {problem.op} with c=f32",

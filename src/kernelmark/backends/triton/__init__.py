@@ -25,12 +25,14 @@ _PLANNERS = {
     "gemm": "gemm",
     "batched_gemm": "gemm",
     "batched_gemm_quant": "quantized",
+    "gemm_epilogue": "quantized",
     "attention": "attention",
     "conv": "conv",
     "moe": "moe",
 }
 _OPS = (
     *("gemm *", "batched_gemm*", "attention *", "conv *", "moe *"),
+    *("gemm_epilogue *scale=row", "gemm_epilogue *scale=block", "!gemm_epilogue *act=*"),
     "!*w_order=tiled",
     *("!*f64", "!*acc=f16", "!attention *dtype=f32*", "!moe *=f32"),
 )

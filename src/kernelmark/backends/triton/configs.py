@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from kernelmark.backends._rules import AMD_NARROW_TYPES, no_narrow_float, refuse_unknown
-from kernelmark.backends.triton.launch import Arguments, KernelCall, KernelPlan
+from kernelmark.backends.triton.launch import Arguments, KernelCall, KernelPlan, TensorBlocks, Value
 from kernelmark.core.dtype import dtype
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
@@ -219,9 +219,7 @@ def with_copies(plan: KernelPlan, copies: Sequence[OperandCopy]) -> KernelPlan:
     """Return the plan with the copies first; its kernels read them instead of the operands."""
     buffers = {copy.name: copy.buffer for copy in copies}
     calls = [
-        dataclasses.replace(
-            call, values=tuple(buffers.get(str(value), value) for value in call.values)
-        )
+        dataclasses.replace(call, values=tuple(_read_from(value, buffers) for value in call.values))
         for call in plan.calls
     ]
     return dataclasses.replace(
@@ -230,6 +228,13 @@ def with_copies(plan: KernelPlan, copies: Sequence[OperandCopy]) -> KernelPlan:
         main=len(copies) + plan.main,
         named_bytes={copy.buffer: copy.nbytes for copy in copies},
     )
+
+
+def _read_from(value: Value, buffers: Mapping[str, str]) -> Value:
+    """Return the value with the tensor replaced by its copy, if it has one."""
+    if isinstance(value, TensorBlocks):
+        return dataclasses.replace(value, tensor=buffers.get(value.tensor, value.tensor))
+    return buffers.get(str(value), value)
 
 
 def can_pretranspose(problem: Problem, info: DeviceInfo) -> bool:

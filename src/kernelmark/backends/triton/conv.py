@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from kernelmark.backends._rules import wrong_acc
@@ -20,11 +21,13 @@ from kernelmark.backends.triton.configs import (
     transposed,
     with_copies,
 )
-from kernelmark.backends.triton.launch import Arguments, KernelCall, KernelPlan
+from kernelmark.backends.triton.launch import Arguments, KernelCall, KernelPlan, TensorBlocks
 from kernelmark.core.dtype import dtype
 from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import Unsupported
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue, Space
 from kernelmark.gpu.rtc import vendor_of
 from kernelmark.ops.conv import output_size
@@ -32,6 +35,8 @@ from kernelmark.ops.conv import output_size
 # A transposed copy pays off if each element is loaded this often, from this many channels.
 _TRANSPOSE_MIN_LOADS = 2
 _TRANSPOSE_MIN_DEPTH = 32
+_MOST_BOX_BITS = 1024  # channels that the TMA writes in one row of its swizzle
+_DEEP_BOX = Reason("a box of pixels has at most 128 bytes of channels")
 
 
 def supports(problem: Problem, info: DeviceInfo) -> str | None:
@@ -110,7 +115,70 @@ def _default(problem: Problem, info: DeviceInfo, *, pretranspose: bool) -> Confi
         config |= {"waves_per_eu": 2, "matrix_instr_nonkdim": 16}
     if nchw:
         config["turn"] = pretranspose
+    config["descriptors"] = _descriptors_fit(problem, info)
+    if config["descriptors"]:
+        config |= _default_of_patches(problem, info)
     return FrozenDict(config)
+
+
+def _descriptors_fit(problem: Problem, info: DeviceInfo) -> bool:
+    """Return whether tensor descriptors can address pixels, filters and outputs."""
+    d, types = problem.dims, problem.dtypes
+    if level(info) < 90 or problem.options["layout"] != "nhwc" or types["x"] == "f32":
+        return False
+    rows = ((d["c"], types["x"]), (d["k"], types["y"]))
+    aligned = all(size * dtype(kind).bits % 128 == 0 for size, kind in rows)
+    return aligned and d["groups"] == d["stride_h"] == d["stride_w"] == 1
+
+
+def _default_of_patches(problem: Problem, info: DeviceInfo) -> dict[str, ConfigValue]:
+    """Return the tile of the kernel with descriptors: the largest of which there is one for
+    every other SM; of 64 × 64 otherwise."""
+    filters, bits = problem.dims["k"], dtype(problem.dtypes["x"]).bits
+    block_m, block_n = next(
+        (
+            (m, n)
+            # The widest is slower than 128 filters where a pixel needs its neighbours.
+            for m, n in ((128, 256), (128, 128), (128, 64))[_images(problem)[:2] != (1, 1) :]
+            if n < 2 * filters and 2 * _patches(problem, m) * ceil_div(filters, n) >= info.units
+        ),
+        (64, 64),
+    )
+    stages = {256: 3, 128: 4}.get(block_n, 5 if block_m == 128 else 6)
+    return {
+        "block_m": block_m,
+        "block_n": block_n,
+        "block_k": 64 * 16 // bits,
+        "num_warps": 8 if block_n >= 128 else 4,
+        "num_stages": stages,
+    }
+
+
+def _patch(problem: Problem, block_m: int) -> tuple[int, int, int]:
+    """Return the images, rows and columns of a patch of pixels: those of the fewest patches."""
+    images, rows, columns = _images(problem)
+    edges = [1 << bit for bit in range(block_m.bit_length())]
+    shapes = [(block_m // (r * c), r, c) for r in edges for c in edges if r * c <= block_m]
+
+    def cost(shape: tuple[int, int, int]) -> tuple[int, int, int]:
+        count = ceil_div(images, shape[0]) * ceil_div(rows, shape[1]) * ceil_div(columns, shape[2])
+        return count, shape[0], -shape[2]
+
+    return min(shapes, key=cost)
+
+
+def _patches(problem: Problem, block_m: int) -> int:
+    sizes = zip(_images(problem), _patch(problem, block_m), strict=True)
+    return math.prod(ceil_div(size, edge) for size, edge in sizes)
+
+
+def _images(problem: Problem) -> tuple[int, int, int]:
+    """Return the images of the output, their rows and columns. If a pixel needs no neighbours, all
+    are one row."""
+    d, (p, q) = problem.dims, output_size(problem)
+    if d["r"] == d["s"] == 1 and d["pad_h"] == d["pad_w"] == 0:
+        return 1, 1, d["n"] * p * q
+    return d["n"], p, q
 
 
 def space(problem: Problem, info: DeviceInfo) -> Space:
@@ -129,8 +197,11 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
         parameters |= {"waves_per_eu": (0, 2, 4), "matrix_instr_nonkdim": (16, 32)}
     if problem.options["layout"] == "nchw":
         parameters["turn"] = (False, True)
+    parameters["descriptors"] = (False, True) if _descriptors_fit(problem, info) else (False,)
 
     def forbids(config: Config) -> str | None:
+        if config["descriptors"] and int(config["block_k"]) * bits > _MOST_BOX_BITS:
+            return _DEEP_BOX
         return too_large_tiles(config, info, bits=(bits, bits))
 
     return Space(parameters=parameters, default=default(problem, info), forbids=forbids)
@@ -140,6 +211,12 @@ def plan(problem: Problem, config: Config, info: DeviceInfo) -> KernelPlan:
     """Return the launches for a config; missing values come from the default."""
     pretranspose = bool(config.get("turn", _transpose_pays(problem)))
     chosen: dict[str, Any] = {**_default(problem, info, pretranspose=pretranspose), **config}
+    if chosen["descriptors"]:
+        if not _descriptors_fit(problem, info):
+            raise Unsupported(f"descriptors cannot address these operands on {info.arch}")
+        if int(chosen["block_k"]) * dtype(problem.dtypes["x"]).bits > _MOST_BOX_BITS:
+            raise Unsupported(_DEEP_BOX)
+        return KernelPlan(calls=(_boxes(problem, chosen),))
     direct = KernelPlan(calls=(_tiles(problem, chosen),))
     return with_copies(direct, _copies(problem)) if chosen.get("turn") else direct
 
@@ -199,3 +276,43 @@ def _tiles(problem: Problem, chosen: dict[str, Any]) -> KernelCall:
     tiles = ceil_div(pixels, constants["BLOCK_M"]) * ceil_div(filters, constants["BLOCK_N"])
     grid = (tiles, d["groups"], 1)
     return arguments.call(conv_tiles, constants, compiler_options(chosen), grid)
+
+
+def _boxes(problem: Problem, chosen: dict[str, Any]) -> KernelCall:
+    import triton.language as tl
+
+    from kernelmark.kernels.triton.conv import conv_patches
+
+    d, types = problem.dims, problem.dtypes
+    blocks = blocks_of(chosen)
+    block_m, block_n, block_k = (blocks[f"BLOCK_{x}"] for x in "MNK")
+    images, rows, columns = _images(problem)
+    pixels = images, rows, columns
+    if d["r"] * d["s"] > 1 or d["pad_h"] or d["pad_w"]:
+        pixels = d["n"], d["h"], d["w"]
+    patch = _patch(problem, block_m)
+    arguments = Arguments()
+    arguments.blocks("x_tiles", types["x"], _dense("x", *pixels, d["c"]), (*patch, block_k))
+    arguments.blocks(
+        "w_tiles", types["x"], _dense("w", d["k"], d["r"] * d["s"] * d["c"]), (block_n, block_k)
+    )
+    arguments.blocks(
+        "y_tiles", types["y"], _dense("y", images, rows, columns, d["k"]), (*patch, block_n)
+    )
+    arguments.integers(images=images, rows_out=rows, columns_out=columns)
+    arguments.integers(depth=d["c"], filters=d["k"])
+    constants: dict[str, Any] = {
+        **{f"{word}_{x}".upper(): d[f"{word}_{x}"] for word in ("pad", "dilation") for x in "hw"},
+        **dict(zip(("IMAGES", "ROWS", "COLUMNS"), patch, strict=True)),
+        "TAPS_H": d["r"],
+        "TAPS_W": d["s"],
+        "ACC": tl.int32 if types["acc"] == "i32" else tl.float32,
+        **blocks,
+    }
+    tiles = _patches(problem, block_m) * ceil_div(d["k"], block_n)
+    return arguments.call(conv_patches, constants, compiler_options(chosen), (tiles, 1, 1))
+
+
+def _dense(name: str, *shape: int) -> TensorBlocks:
+    strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+    return TensorBlocks(tensor=name, shape=shape, strides=strides)

@@ -1,9 +1,11 @@
-"""Plans, defaults and spaces of the Triton kernels for quantised batched GEMM."""
+"""Plans, defaults and spaces of the Triton kernels for quantised GEMMs: batched_gemm_quant, and the
+scaled 8-bit floats of gemm_epilogue."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from kernelmark.backends._rules import wrong_dtypes
 from kernelmark.backends.triton.configs import (
     Values,
     amd_only,
@@ -27,10 +29,12 @@ from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue, Space
+from kernelmark.core.units import join_or
 from kernelmark.gpu.rtc import vendor_of
 
 _REDUCE_BLOCK = 1024
 _MX_GROUP = 32
+_SCALE_GROUP = 128  # elements that share a factor with scale=block
 # A sum of this many int8 products always fits into 32 bits.
 _MOST_INT8_TERMS = (2**31 - 1) // 2**14
 
@@ -43,6 +47,8 @@ def native_fp4(info: DeviceInfo) -> bool:
 
 
 def supports(problem: Problem, info: DeviceInfo) -> str | None:
+    if problem.op == "gemm_epilogue":
+        return _epilogue_reason(problem, info)
     if _is_fp4(problem):
         return None
     reason = dtype_reason(problem.dtypes["b"], info)
@@ -54,12 +60,32 @@ def supports(problem: Problem, info: DeviceInfo) -> str | None:
     return None
 
 
+def _epilogue_reason(problem: Problem, info: DeviceInfo) -> Reason | None:
+    """Return why a gemm_epilogue is not one of scaled 8-bit floats, or None."""
+    options, c = problem.options, problem.dtypes["c"]
+    for name, values in (("scale", ("tensor", "row", "block")), ("act", ("none",))):
+        if options[name] not in values:
+            what = f"{problem.op} only with {name}={join_or(values)}, not {name}={options[name]}"
+            return Reason(f"triton has {what}")
+    if c not in ("f32", "f16", "bf16"):
+        return wrong_dtypes("triton", problem)
+    if (options["ta"], options["tb"]) != ("n", "t"):
+        # Matrix units take 8-bit operands with k innermost.
+        return Reason(f"triton multiplies {problem.dtypes['a']} with scales only as ta=n tb=t")
+    return dtype_reason(problem.dtypes["a"], info) or dtype_reason(problem.dtypes["b"], info)
+
+
 def _is_fp4(problem: Problem) -> bool:
     return problem.dtypes["b"] == "f4e2m1"
 
 
 def _is_group(problem: Problem) -> bool:
-    return problem.options["scheme"] == "a8w8_group"
+    return problem.options.get("scheme") == "a8w8_group"
+
+
+def _deepest(problem: Problem) -> int:
+    """Return the largest block_k: a step along k has one factor per row of A if scale=block."""
+    return _SCALE_GROUP if problem.options.get("scale") == "block" else 256
 
 
 # -- configs
@@ -101,7 +127,9 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
     _, m, n, k = gemm_sizes(problem)
     parameters: Values = {"block_m": block_sizes(m), "block_n": block_sizes(n, always=32)}
     if not _is_group(problem):
-        parameters["block_k"] = block_sizes(k, least=_depths(problem, info)[0])
+        parameters["block_k"] = block_sizes(
+            k, least=_depths(problem, info)[0], most=_deepest(problem)
+        )
     parameters["group_m"] = (1, 4, 8)
     parameters["split_k"] = tuple(s for s in (1, 2, 4, 8, 16) if s == 1 or k // s >= 128)
     if vendor_of(info.arch) == "cuda":
@@ -130,6 +158,8 @@ def plan(problem: Problem, config: Config, info: DeviceInfo) -> KernelPlan:
     block_k = int(chosen["block_k"])
     if _is_fp4(problem) and block_k % _MX_GROUP:
         raise Unsupported(f"triton: block_k={block_k} is not a multiple of {_MX_GROUP}")
+    if problem.options.get("scale") == "block" and _SCALE_GROUP % block_k:
+        raise Unsupported(f"triton: block_k={block_k} does not divide a block of {_SCALE_GROUP}")
     split, per_part = slices(k, int(chosen["split_k"]), block_k)
     main = _tiles(problem, chosen, info, split, per_part)
     if split == 1:
@@ -146,13 +176,14 @@ def _tiles(
     types, scales = problem.dtypes, "u8" if _is_fp4(problem) else "f32"
     # f4e2m1 is read as bytes of two elements.
     a, b = ("u8" if types[name] == "f4e2m1" else types[name] for name in "ab")
-    arguments = Arguments().tensors(a=a, b=b, a_scale=scales, b_scale=scales, bias=types["c"])
+    arguments = Arguments().tensors(a=a, b=b, a_scale=scales, b_scale=scales)
+    arguments.tensors(bias=_bias_type(problem))
     arguments.pointer("d", *(("f32", WORKSPACE) if split > 1 else (types["c"], "d")))
     arguments.integers(batches=batch, m=m, n=n, k=k, k_split=per_part)
     blocks = blocks_of(config)
     constants: dict[str, Any] = {
         **_orders(problem),
-        "A_SWAPPED": problem.options["a_order"] == "mbk",
+        "A_SWAPPED": problem.options.get("a_order") == "mbk",
         "EVEN_K": k % blocks["BLOCK_K"] == 0,
         "SPLIT": split > 1,
         **blocks,
@@ -170,6 +201,9 @@ def _kernel(problem: Problem, info: DeviceInfo) -> tuple[Any, dict[str, Any]]:
 
     from kernelmark.kernels.triton import quantized as kernels
 
+    if problem.op == "gemm_epilogue":
+        scale = problem.options["scale"]
+        return kernels.scaled_tiles, {"SCALE": scale, "GROUP": _SCALE_GROUP}
     scheme = problem.options["scheme"]
     if scheme == "a8w8":
         return kernels.int8_tiles, {}
@@ -183,9 +217,13 @@ def _kernel(problem: Problem, info: DeviceInfo) -> tuple[Any, dict[str, Any]]:
 
 def _orders(problem: Problem) -> dict[str, bool]:
     return {
-        "D_SWAPPED": problem.options["c_order"] == "mbn",
+        "D_SWAPPED": problem.options.get("c_order") == "mbn",
         "HAS_BIAS": bool(problem.options["bias"]),
     }
+
+
+def _bias_type(problem: Problem) -> str:
+    return problem.dtypes.get("bias_type", problem.dtypes["c"])
 
 
 def _reduce(problem: Problem, split: int) -> KernelCall:
@@ -193,7 +231,7 @@ def _reduce(problem: Problem, split: int) -> KernelCall:
 
     batch, m, n, _ = gemm_sizes(problem)
     arguments = Arguments().pointer("parts", "f32", WORKSPACE)
-    arguments.tensors(bias=problem.dtypes["c"], d=problem.dtypes["c"])
+    arguments.tensors(bias=_bias_type(problem), d=problem.dtypes["c"])
     arguments.integers(batches=batch, m=m, n=n)
     block = power_of_two(m * n, 128, _REDUCE_BLOCK)
     constants = {**_orders(problem), "PARTS": split, "BLOCK": block}

@@ -99,22 +99,28 @@ def attention_tiles(
     PAD_V: tl.constexpr,
     CAUSAL: tl.constexpr,
     DESCRIPTORS: tl.constexpr,
+    HEADS_FIRST: tl.constexpr,
     WEIGHT: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Compute a block of BLOCK_M queries of one head against all keys that they attend to."""
-    block = tl.program_id(0)
+    """Compute a block of BLOCK_M queries of one head against all keys that they attend to. With
+    DESCRIPTORS, k and v are tensor descriptors (TMA). With HEADS_FIRST, neighbouring programs have
+    different heads; otherwise the same head, whose keys they share in the L2."""
+    block = tl.program_id(1 if HEADS_FIRST else 0)
     if CAUSAL:
         # The last queries attend to most keys: start the long programs first.
-        block = tl.num_programs(0) - 1 - block
-    pair = tl.program_id(1)
+        block = tl.num_programs(1 if HEADS_FIRST else 0) - 1 - block
+    pair = tl.program_id(0 if HEADS_FIRST else 1)
     # In 64 bits: the offset of a head in a large cache exceeds 2^31 elements.
     batch = (pair // heads_q).to(tl.int64)
     head = (pair % heads_q).to(tl.int64)
     q += batch * q_batch + head * q_head
-    k += batch * k_batch + (head // group) * k_head
-    v += batch * v_batch + (head // group) * v_head
+    item = pair // heads_q
+    shared = (pair % heads_q) // group
+    if not DESCRIPTORS:
+        k += batch * k_batch + (head // group) * k_head
+        v += batch * v_batch + (head // group) * v_head
     o += batch * o_batch + head * o_head
     rows = block * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = tl.arange(0, PAD_QK)
@@ -125,10 +131,6 @@ def attention_tiles(
         mask=(rows[:, None] < seq_q) & (columns[None, :] < DIM_QK),
         other=0.0,
     )
-    if DESCRIPTORS:
-        # TMA copies a tile by one instruction and needs no registers for its addresses.
-        k_tiles = tl.make_tensor_descriptor(k, [seq_kv, DIM_QK], [k_row, 1], [BLOCK_N, PAD_QK])
-        v_tiles = tl.make_tensor_descriptor(v, [seq_kv, DIM_V], [v_row, 1], [BLOCK_N, PAD_V])
     acc = tl.zeros((BLOCK_M, PAD_V), dtype=tl.float32)
     top = tl.full((BLOCK_M,), float("-inf"), dtype=tl.float32)
     total = tl.zeros((BLOCK_M,), dtype=tl.float32)
@@ -143,8 +145,9 @@ def attention_tiles(
     whole = min(whole, end)
     for at in range(0, whole, BLOCK_N):
         if DESCRIPTORS:
-            k_tile = k_tiles.load([at, 0]).T
-            v_tile = v_tiles.load([at, 0])
+            # TMA copies a tile by one instruction and needs no registers for its addresses.
+            k_tile = k.load([item, shared, at, 0]).reshape(BLOCK_N, PAD_QK).T
+            v_tile = v.load([item, shared, at, 0]).reshape(BLOCK_N, PAD_V)
         else:
             where = (at + places).to(tl.int64)
             # A mask that is true everywhere would still be computed in the inner loop.
@@ -168,8 +171,8 @@ def attention_tiles(
     for at in range(whole, end, BLOCK_N):
         where = at + places
         if DESCRIPTORS:
-            k_tile = k_tiles.load([at, 0]).T
-            v_tile = v_tiles.load([at, 0])
+            k_tile = k.load([item, shared, at, 0]).reshape(BLOCK_N, PAD_QK).T
+            v_tile = v.load([item, shared, at, 0]).reshape(BLOCK_N, PAD_V)
         else:
             k_tile, v_tile = edge_of(
                 k, v, k_row, v_row, where, seq_kv, DIM_QK, DIM_V, PAD_QK, PAD_V

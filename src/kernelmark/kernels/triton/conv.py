@@ -1,4 +1,9 @@
-"""2-D convolution forward as an implicit GEMM: pixels × filters, summed over taps and channels."""
+"""2-D convolution forward as an implicit GEMM: pixels × filters, summed over taps and channels.
+
+`conv_tiles` reads any layout by pointers. `conv_patches` is for Hopper and later, channels
+innermost and stride 1: each tap of a patch of pixels is one box of the image for the TMA, which
+fills padding with zeros.
+"""
 
 from __future__ import annotations
 
@@ -102,3 +107,56 @@ def conv_tiles(
         acc.to(y.dtype.element_ty),
         mask=(pixel[:, None] < pixels) & (filt[None, :] < filters),
     )
+
+
+@triton.jit
+def conv_patches(
+    x_tiles,
+    w_tiles,
+    y_tiles,
+    images,
+    rows_out,
+    columns_out,
+    depth,
+    filters,
+    PAD_H: tl.constexpr,
+    PAD_W: tl.constexpr,
+    DILATION_H: tl.constexpr,
+    DILATION_W: tl.constexpr,
+    TAPS_H: tl.constexpr,
+    TAPS_W: tl.constexpr,
+    ACC: tl.constexpr,
+    IMAGES: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+):
+    """Compute a tile of IMAGES × ROWS × COLUMNS = BLOCK_M output pixels by BLOCK_N filters. x, w
+    and y are tensor descriptors of images, of filters × (taps · channels), and of images."""
+    # One tile a program: in a loop over tiles of 128 × 256, 2 % of the pixels were wrong on an H200
+    # with Triton 3.6; smaller tiles were right.
+    down = tl.cdiv(rows_out, ROWS)
+    across = tl.cdiv(columns_out, COLUMNS)
+    patches = tl.cdiv(images, IMAGES) * down * across
+    per_tap = tl.cdiv(depth, BLOCK_K)
+    pid = tl.program_id(0)
+    patch, column = tile_of(pid, patches * BLOCK_M, filters, BLOCK_M, BLOCK_N, GROUP_M)
+    column *= BLOCK_N
+    image = patch // (down * across) * IMAGES
+    row = patch % (down * across) // across * ROWS
+    left = patch % across * COLUMNS
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC)
+    for step in range(TAPS_H * TAPS_W * per_tap):
+        tap = step // per_tap
+        channel = (step % per_tap) * BLOCK_K
+        above = row + tap // TAPS_W * DILATION_H - PAD_H
+        before = left + tap % TAPS_W * DILATION_W - PAD_W
+        box = x_tiles.load([image, above, before, channel])
+        # Channels past the last are those of the next tap in w, but zeros in x.
+        factors = w_tiles.load([column, tap * depth + channel])
+        acc = tl.dot(box.reshape(BLOCK_M, BLOCK_K), factors.T, acc, out_dtype=ACC)
+    done = acc.to(y_tiles.dtype).reshape(IMAGES, ROWS, COLUMNS, BLOCK_N)
+    y_tiles.store([image, row, left, column], done)

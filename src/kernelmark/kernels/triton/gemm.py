@@ -246,11 +246,11 @@ def gemm_reduce(
 
 @triton.jit
 def gemm_persistent(
-    a,
-    b,
+    a_tiles,
+    b_tiles,
     c,
     bias,
-    d,
+    d_tiles,
     m,
     n,
     k,
@@ -266,31 +266,23 @@ def gemm_persistent(
     ACC: tl.constexpr,
     SPECIALIZE: tl.constexpr,
     HALVES: tl.constexpr,
+    SWAP: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
     PROGRAMS: tl.constexpr,
 ):
-    """Compute all tiles, PROGRAMS at a time; A and B are loaded by tensor descriptors (TMA). With
+    """Compute all tiles, PROGRAMS at a time; A, B and D are tensor descriptors (TMA). With
     SPECIALIZE some warps load and others multiply; without, the loops are flattened, so that loads
     continue across tiles. HALVES stores a tile in two steps, which halves the shared memory for its
-    output.
+    output. SWAP computes the tile of Dᵀ.
 
     A batch is a row range of one tall matrix, so that one descriptor serves all batches; this needs
     the rows of a batch to be a multiple of the block, which the plan checks.
     """
-    if TA:
-        a_tiles = tl.make_tensor_descriptor(a, [batches * k, m], [m, 1], [BLOCK_K, BLOCK_M])
-    else:
-        a_tiles = tl.make_tensor_descriptor(a, [batches * m, k], [k, 1], [BLOCK_M, BLOCK_K])
-    if TB:
-        b_tiles = tl.make_tensor_descriptor(b, [batches * n, k], [k, 1], [BLOCK_N, BLOCK_K])
-    else:
-        b_tiles = tl.make_tensor_descriptor(b, [batches * k, n], [n, 1], [BLOCK_K, BLOCK_N])
     WIDTH: tl.constexpr = BLOCK_N // 2 if HALVES else BLOCK_N
-    d_tiles = tl.make_tensor_descriptor(d, [batches * m, n], [n, 1], [BLOCK_M, WIDTH])
-    # One program per SM: descriptors are set up once, and stores overlap the next tile's loads.
+    # As many programs as are resident: stores overlap the next tile's loads.
     per_batch = tl.cdiv(m, BLOCK_M) * tl.cdiv(n, BLOCK_N)
     steps = tl.cdiv(k, BLOCK_K)
     for tile in tl.range(
@@ -304,7 +296,10 @@ def gemm_persistent(
         row, column = tile_of(tile % per_batch, m, n, BLOCK_M, BLOCK_N, GROUP_M)
         row *= BLOCK_M
         column *= BLOCK_N
-        acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC)
+        if SWAP:
+            acc = tl.zeros((BLOCK_N, BLOCK_M), dtype=ACC)
+        else:
+            acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC)
         for step in range(steps):
             at = step * BLOCK_K
             if TA:
@@ -315,7 +310,12 @@ def gemm_persistent(
                 y = b_tiles.load([batch * n + column, at]).T
             else:
                 y = b_tiles.load([batch * k + at, column])
-            acc = tl.dot(x, y, acc, out_dtype=ACC)
+            if SWAP:
+                acc = tl.dot(y.T, x.T, acc, out_dtype=ACC)
+            else:
+                acc = tl.dot(x, y, acc, out_dtype=ACC)
+        if SWAP:
+            acc = acc.T
         if HAS_C or HAS_BIAS or SCALED:
             rows = row + tl.arange(0, BLOCK_M)
             columns = column + tl.arange(0, BLOCK_N)
@@ -336,7 +336,7 @@ def gemm_persistent(
                 SCALED,
                 ZERO,
             )
-        done = acc.to(d.dtype.element_ty)
+        done = acc.to(d_tiles.dtype)
         if HALVES:
             left, right = done.reshape(BLOCK_M, 2, WIDTH).permute(0, 2, 1).split()
             d_tiles.store([batch * m + row, column], left)

@@ -2,7 +2,8 @@
 
 A row is one choice of a token: token = row // TOP_K. `moe_sort` orders the rows by expert and pads
 each expert's rows to whole blocks of BLOCK_M, so that a block of `moe_tiles` uses the weights of
-one expert. Intermediate results are stored in the dtype of the inputs.
+one expert. Intermediate results are stored in the dtype of the inputs. `moe_quantise` runs before
+each GEMM with quantised weights.
 """
 
 from __future__ import annotations
@@ -65,9 +66,33 @@ def moe_sort(
 
 
 @triton.jit
+def moe_quantise(
+    source, target, scales, k, LARGEST: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Quantise a row, or GROUP of its elements at a time, so that the largest becomes LARGEST."""
+    row = tl.program_id(0).to(tl.int64)
+    part = tl.program_id(1)
+    columns = part * GROUP + tl.arange(0, BLOCK)
+    inside = columns < k
+    x = tl.load(source + row * k + columns, mask=inside, other=0.0).to(tl.float32)
+    largest = tl.maximum(tl.max(tl.abs(x), axis=0), 1e-10)
+    # Correctly rounded divisions: the same quantised elements on every device.
+    scale = tl.div_rn(largest, tl.full((), LARGEST, tl.float32))
+    inverse = tl.div_rn(tl.full((), 1.0, tl.float32), scale)
+    quotient = tl.minimum(tl.maximum(x * inverse, -LARGEST), LARGEST)
+    if target.dtype.element_ty == tl.int8:
+        # Adding 1.5 · 2^23 rounds to the nearest integer, ties to even.
+        quotient = (quotient + 12582912.0) - 12582912.0
+    tl.store(target + row * k + columns, quotient.to(target.dtype.element_ty), mask=inside)
+    tl.store(scales + row * tl.num_programs(1) + part, scale)
+
+
+@triton.jit
 def moe_tiles(
     a,
     w,
+    a_scale,
+    w_scale,
     weights,
     order,
     owners,
@@ -80,12 +105,16 @@ def moe_tiles(
     WEIGHTED: tl.constexpr,
     EVEN_K: tl.constexpr,
     PRECISION: tl.constexpr,
+    SCALE: tl.constexpr,
+    GROUP: tl.constexpr,
+    ACC: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
 ):
-    """Compute C[row] = A[row // SHARED] · W[expert]ᵀ, times the row's weight if WEIGHTED."""
+    """Compute C[row] = A[row // SHARED] · W[expert]ᵀ, times the row's weight if WEIGHTED. SCALE is
+    none, or what has a factor of W: tensor, row, or block, of GROUP elements along each side."""
     block, column = tile_of(tl.program_id(0), blocks * BLOCK_M, n, BLOCK_M, BLOCK_N, GROUP_M)
     owner = tl.load(owners + block)
     if owner < 0:
@@ -99,17 +128,32 @@ def moe_tiles(
     ks = tl.arange(0, BLOCK_K)
     a_at = a + source[:, None] * k + ks[None, :]
     w_at = w + (owner.to(tl.int64) * n + safe_columns[None, :]) * k + ks[:, None]
-    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC)
     for at in range(0, k, BLOCK_K):
         if EVEN_K:
             x = tl.load(a_at)
             y = tl.load(w_at)
         else:
-            x = tl.load(a_at, mask=ks[None, :] < k - at, other=0.0)
-            y = tl.load(w_at, mask=ks[:, None] < k - at, other=0.0)
-        acc = tl.dot(x, y, acc, input_precision=PRECISION)
+            x = tl.load(a_at, mask=ks[None, :] < k - at, other=0)
+            y = tl.load(w_at, mask=ks[:, None] < k - at, other=0)
+        if SCALE == "block":
+            groups = k // GROUP
+            of_rows = tl.load(a_scale + source * groups + at // GROUP)
+            blocks_above = owner.to(tl.int64) * (n // GROUP)
+            of_columns = tl.load(
+                w_scale + (blocks_above + safe_columns // GROUP) * groups + at // GROUP
+            )
+            acc += tl.dot(x, y, out_dtype=ACC) * of_rows[:, None] * of_columns[None, :]
+        else:
+            acc = tl.dot(x, y, acc, input_precision=PRECISION, out_dtype=ACC)
         a_at += BLOCK_K
         w_at += BLOCK_K
+    acc = acc.to(tl.float32)
+    if SCALE == "tensor":
+        acc *= tl.load(a_scale + source)[:, None] * tl.load(w_scale + owner)
+    if SCALE == "row":
+        of_columns = tl.load(w_scale + owner.to(tl.int64) * n + safe_columns)
+        acc *= tl.load(a_scale + source)[:, None] * of_columns[None, :]
     if WEIGHTED:
         # In f32, before the result is rounded, as in vLLM's kernel.
         acc *= tl.load(weights + mine, mask=inside, other=0.0)[:, None]

@@ -1,9 +1,10 @@
-"""Batched GEMM of quantised operands: D[i] = A[i] · B[i]ᵀ with scales, + bias[i].
+"""GEMMs of quantised operands: D[i] = A[i] · B[i]ᵀ with scales, + bias[i].
 
-`int8_tiles` scales rows and columns after an integer GEMM; `group_tiles` quantises A one group of K
-at a time; `mxfp4_native_tiles` multiplies MXFP4 on matrix units that support it, and
-`mxfp4_emulated_tiles` decodes it to 16 bits for others. With SPLIT each writes a float32 part of K
-to a workspace that `quantized_reduce` sums.
+`scaled_tiles` multiplies 8-bit floats with scales of tensors, rows or blocks; `int8_tiles` scales
+rows and columns after an integer GEMM; `group_tiles` quantises A one group of K at a time;
+`mxfp4_native_tiles` multiplies MXFP4 on matrix units that support it, and `mxfp4_emulated_tiles`
+decodes it to 16 bits for others. With SPLIT each writes a float32 part of K to a workspace that
+`quantized_reduce` sums.
 """
 
 from __future__ import annotations
@@ -124,6 +125,75 @@ def int8_tiles(
     acc = total.to(tl.float32) * (
         tl.load(a_scale + a_lines)[:, None] * tl.load(b_scale + b_lines)[None, :]
     )
+    put(acc, bias, d, rows, columns, batch, batches, m, n, D_SWAPPED, HAS_BIAS, SPLIT)
+
+
+@triton.jit
+def scaled_tiles(
+    a,
+    b,
+    a_scale,
+    b_scale,
+    bias,
+    d,
+    batches,
+    m,
+    n,
+    k,
+    k_split,
+    A_SWAPPED: tl.constexpr,
+    D_SWAPPED: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    EVEN_K: tl.constexpr,
+    SPLIT: tl.constexpr,
+    SCALE: tl.constexpr,
+    GROUP: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+):
+    """Compute the product of 8-bit floats with the factors of SCALE: tensor, row, or block, which
+    has a factor per GROUP elements of a row of A and per GROUP × GROUP elements of B."""
+    rows, columns, batch, a_lines, b_lines = tile_indices(
+        batches, m, n, A_SWAPPED, BLOCK_M, BLOCK_N, GROUP_M
+    )
+    start = tl.program_id(1) * k_split
+    ks = start + tl.arange(0, BLOCK_K)
+    a_at = a + a_lines[:, None] * k + ks[None, :]
+    b_at = b + b_lines[None, :] * k + ks[:, None]
+    groups = k // GROUP
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    end = min(start + k_split, k)
+    for at in range(start, end, BLOCK_K):
+        if EVEN_K:
+            x = tl.load(a_at)
+            y = tl.load(b_at)
+        else:
+            left = end - at
+            offsets = tl.arange(0, BLOCK_K)
+            x = tl.load(a_at, mask=offsets[None, :] < left, other=0.0)
+            y = tl.load(b_at, mask=offsets[:, None] < left, other=0.0)
+        if SCALE == "block":
+            of_rows = tl.load(a_scale + a_lines * groups + at // GROUP)
+            part = tl.dot(x, y, out_dtype=tl.float32)
+            if BLOCK_N <= GROUP:
+                # All columns of the tile share a factor: one multiplication per row.
+                of_tile = tl.load(
+                    b_scale + tl.min(columns, 0).to(tl.int64) // GROUP * groups + at // GROUP
+                )
+                acc += part * (of_rows * of_tile)[:, None]
+            else:
+                of_columns = tl.load(b_scale + b_lines // GROUP * groups + at // GROUP)
+                acc += part * of_rows[:, None] * of_columns[None, :]
+        else:
+            acc = tl.dot(x, y, acc, out_dtype=tl.float32)
+        a_at += BLOCK_K
+        b_at += BLOCK_K
+    if SCALE == "row":
+        acc *= tl.load(a_scale + a_lines)[:, None] * tl.load(b_scale + b_lines)[None, :]
+    elif SCALE == "tensor":
+        acc *= tl.load(a_scale) * tl.load(b_scale)
     put(acc, bias, d, rows, columns, batch, batches, m, n, D_SWAPPED, HAS_BIAS, SPLIT)
 
 

@@ -198,8 +198,8 @@ def _block_fp8(comma):
 MOE = FrozenDict({**BLOCK_FP8, "block_k": 64, "group_m": 16})
 
 
-def experts(m=16, n=512, k=1024, e=8, top_k=2, dtype="bf16"):
-    return ops.registry.get("moe").problem(m=m, n=n, k=k, e=e, top_k=top_k, dtype=dtype)
+def experts(m=16, n=512, k=1024, e=8, top_k=2, dtype="bf16", **more):
+    return ops.registry.get("moe").problem(m=m, n=n, k=k, e=e, top_k=top_k, dtype=dtype, **more)
 
 
 def _moe(style):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernelmark import ops
 from kernelmark.backends.triton import gemm
 from kernelmark.core.errors import UsageError
 from kernelmark.core.immutable import FrozenDict
@@ -312,6 +313,43 @@ def moe_outcomes(w, *sizes, kept=True, **more):
         w.outcome(f"MOE_{m}_{kept}", w.experts(m=m, **more), config=config, kept=kept)
         for m in sizes
     ]
+
+
+@pytest.mark.parametrize(
+    ("emitter", "weights", "suffix"),
+    [
+        (VLLM_MOE, {"w": "f8e4m3", "scale": "tensor"}, ",dtype=fp8_w8a8"),
+        (VLLM_MOE, {"w": "f8e4m3", "scale": "block"}, ",dtype=fp8_w8a8,block_shape=[128,128]"),
+        (VLLM_MOE, {"w": "i8", "scale": "row"}, ",dtype=int8_w8a8"),
+        (SGLANG_MOE, {"w": "f8e4m3", "scale": "block"}, ",dtype=fp8_w8a8,block_shape=[128, 128]"),
+        (SGLANG_MOE, {"w": "i8", "scale": "row"}, ",dtype=int8_w8a8,per_channel_quant=True"),
+    ],
+)
+def test_winners_with_quantised_weights_go_into_the_file_of_their_scales(
+    w, tmp_path, emitter, weights, suffix
+):
+    folder = tmp_path / ("triton_3_6_0" if emitter is SGLANG_MOE else "configs")
+    folder.mkdir()
+    outcomes = moe_outcomes(w, 16, **weights)
+    change = prepared(w, folder, outcomes, emitter)
+    assert not change.edits  # what the library launches without the file is not known
+    assert [skipped.name for skipped in change.skipped] == [outcomes[0].name]
+    name = f"E=8,N=512,device_name=NVIDIA_H200{suffix}.json"
+    (folder / name).write_text(json.dumps({"1": OLD, "64": OLD}))
+    [edit] = prepared(w, folder, outcomes, emitter).edits
+    assert edit.path.name == name
+    now = configs.parse(edit.after, name, emitter.style)
+    assert now[16]["BLOCK_SIZE_M"] == 32
+    assert now[1] == now[64] == OLD
+
+
+def test_a_block_scaled_gemm_is_written_to_the_file_of_its_shape(w, tmp_path):
+    problem = ops.parse("gemm_epilogue m=16 n=512 k=1024 dtype=f8e4m3 scale=block")
+    row = ops.parse("gemm_epilogue m=16 n=512 k=1024 dtype=f8e4m3 tb=t scale=row")
+    winners = [w.outcome(f"A{i}", p, config=OURS) for i, p in enumerate((problem, row))]
+    change = prepared(w, tmp_path, winners, VLLM)
+    assert [edit.path.name for edit in change.edits] == [NAME]
+    assert [skipped.name for skipped in change.skipped] == ["A1"]
 
 
 def test_winners_of_several_m_are_entries_of_one_moe_file(w, tmp_path):

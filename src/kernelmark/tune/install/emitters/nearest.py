@@ -29,6 +29,7 @@ from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.registry import FormatFacts
 from kernelmark.core.result import Config, ConfigValue
+from kernelmark.ops.moe import SCALE_GROUP
 from kernelmark.tune.install.aiter_config import Lint, LintFinding, check_settings
 from kernelmark.tune.install.emitters.base import (
     CannotWrite,
@@ -376,6 +377,10 @@ class NearestEmitter(Emitter):
         before = text_at(file)
         text = before or self.fallback_text(file, shape) or "{}"
         is_new = not parse(text, str(file), self.style)
+        if is_new and shape.experts and shape.dtype:
+            raise CannotWrite(
+                f"{file.name} does not exist, and what {self.name} launches without it is not known"
+            )
 
         def settings_at(m: int) -> Mapping[str, Any]:
             settings = lookup(text, str(file), shape, self.style, m)
@@ -453,8 +458,9 @@ class BlockFp8Emitter(NearestEmitter):
     )
 
     def shape(self, problem: Problem, device: str, options: Options) -> ConfigShape:
-        if problem.op != "gemm":
-            raise CannotWrite(f"{self.name} has no entries for {problem.op}")
+        scale = str(problem.options.get("scale", "none"))
+        if problem.op not in ("gemm", "gemm_epilogue") or scale not in ("none", "block"):
+            raise CannotWrite(f"{self.name} has no entries for {problem.op} scale={scale}")
         for dtype in (problem.dtypes["a"], problem.dtypes["b"]):
             if dtype not in ("f8e4m3", "f8e4m3fnuz"):
                 raise CannotWrite(f"{self.name} has no entries for {problem.op} of {dtype}")
@@ -474,7 +480,16 @@ class MoeEmitter(NearestEmitter):
     def shape(self, problem: Problem, device: str, options: Options) -> ConfigShape:
         if problem.op != "moe":
             raise CannotWrite(f"{self.name} has no entries for {problem.op}")
-        return ConfigShape(n=problem.dims["n"], experts=problem.dims["e"], device=device)
+        small, scale = problem.dtypes.get("w", ""), problem.options.get("scale")
+        kinds = {"i8": "int8_w8a8", "f8e4m3": "fp8_w8a8", "f8e4m3fnuz": "fp8_w8a8"}
+        return ConfigShape(
+            n=problem.dims["n"],
+            experts=problem.dims["e"],
+            device=device,
+            dtype=kinds.get(small, ""),
+            block=(SCALE_GROUP, SCALE_GROUP) if scale == "block" else None,
+            per_channel=self.style == "sglang" and scale == "row",
+        )
 
     def fallback_text(self, file: Path, shape: ConfigShape) -> str | None:
         """Return the text of the newest other Triton version's file, which SGLang uses if `file` is
@@ -570,8 +585,8 @@ _VLLM_MOE = MoeEmitter(
     "vLLM's JSON configs of fused MoE, a file for each (E, N) and GPU (also: vllm-moe)",
     FormatFacts(
         versions="vLLM a014e35f (2026-08)",
-        exactness="f16 and bf16, which share a file; a new entry serves the m nearest to it; "
-        "lookups without a gain are unchanged",
+        exactness="f16 and bf16 share a file; of fp8 and int8, only files that exist; a new entry "
+        "serves the m nearest to it; lookups without a gain are unchanged",
         checked="vLLM's own lookup executed before and after writing 443 synthetic winners into "
         "its 143 files of f16 and bf16 and 26 new ones: 2,877 lookups without a difference",
     ),

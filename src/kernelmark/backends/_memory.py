@@ -12,18 +12,20 @@ import functools
 import gzip
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from kernelmark import ops
 from kernelmark.core.dtype import dtype
-from kernelmark.core.errors import CodecError
-from kernelmark.core.files import read_whole, write_whole
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import CodecError, UsageError
+from kernelmark.core.files import file_unreadable, read_whole, write_whole
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
-from kernelmark.core.result import Config, ConfigValue, Space, config_key, is_time
+from kernelmark.core.result import Config, ConfigValue, Space, config_key, is_time, split_config
 
 FORMAT = "kernelmark memory 1"
 _SHIPPED = Path(__file__).parent / "_priors"
@@ -98,30 +100,34 @@ def predicted(
 def fitted(config: Config, space: Space) -> Config | None:
     """Return the config of `space` that is the same kernel as `config`, or the nearest one: missing
     parameters get their defaults, sizes the nearest ones. None if it is not legal."""
-    if not set(config) <= set(space.parameters):
+    whole = {**space.default, **config}
+    if whole.keys() != space.parameters.keys():
         return None
-    chosen: dict[str, ConfigValue] = {}
-    for name, values in space.parameters.items():
-        value = config.get(name, space.default.get(name))
-        near = None if value is None else nearest(value, values)
-        if near is None:
-            return None
-        chosen[name] = near
+    chosen = {name: nearest(whole[name], values) for name, values in space.parameters.items()}
     legal = space.canonical(FrozenDict(chosen))
     if any(value not in space.parameters[name] for name, value in legal.items()):
         return None
     return legal if space.forbids(legal) is None else None
 
 
-def nearest(value: ConfigValue, values: Sequence[ConfigValue]) -> ConfigValue | None:
-    """Return `value` if it is one of `values`, else the number of them that is fewest doublings
-    away, else None."""
-    if value in values:
+def nearest(value: ConfigValue, values: Sequence[ConfigValue]) -> ConfigValue:
+    """Return `value` if it is one of `values` or no number, else the nearest of them in
+    doublings."""
+    if value in values or isinstance(value, str | bool):
         return value
-    if isinstance(value, str | bool):
-        return None
     numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
-    return min(numbers, key=lambda v: doublings(v, value), default=None)
+    return min(numbers, key=lambda v: doublings(v, value), default=value)
+
+
+def guess(backend: str, problem: Problem, info: DeviceInfo, space: Callable[[], Space]) -> Config:
+    """Return the config that the shipped times predict to be the best; empty if none is shipped for
+    the architecture, or for problems like this one."""
+    searches = shipped(backend, info.arch)
+    if not any(math.isfinite(apart(problem, search.problem)) for search in searches):
+        return FrozenDict()
+    return next(
+        (config for config, _ in prior(problem, info.arch, searches, space())), FrozenDict()
+    )
 
 
 def prior(
@@ -134,6 +140,29 @@ def prior(
         if own is not None and (key := config_key(own)) not in yielded:
             yielded.add(key)
             yield own, slowdown
+
+
+def of_backend(search: Searched, backend: str) -> list[Searched]:
+    """Return the times of one backend of a search of several, [] if it has none."""
+    if search.backend == backend:
+        return [search] if search.times else []
+    own = {}
+    for config, seconds in search.times.values():
+        name, part = split_config(config)
+        if name == backend:
+            own[config_key(part)] = part, seconds
+    return [replace(search, backend=backend, times=own)] if own else []
+
+
+def merged(searches: Iterable[Searched]) -> list[Searched]:
+    """Return one search per backend, architecture and problem, with the last time of a config."""
+    whole: dict[tuple[str, str, str], Searched] = {}
+    for search in searches:
+        key = search.backend, search.arch, search.problem.key
+        if key in whole:
+            search = replace(search, times={**whole[key].times, **search.times})
+        whole[key] = search
+    return list(whole.values())
 
 
 # -- files
@@ -171,19 +200,23 @@ def _lines(name: str, items: Iterable[Any]) -> str:
 
 def load(path: Path) -> list[Searched]:
     """Read a file; raise CodecError if it is not one, or incomplete."""
-    hint = "write it again with 'kmark export DIR --as memory'"
     try:
         data = read_whole(path)
         if path.name.endswith(".gz"):
             data = gzip.decompress(data)
         document = json.loads(data)
         if document["format"] != FORMAT:
-            raise CodecError(f"{path} has the format {document['format']!r}, not {FORMAT!r}")
+            raise ValueError(f"its format is {document['format']!r}")
         configs = [FrozenDict(config) for config in document["configs"]]
         keys = [config_key(config) for config in configs]
         return [_searched(row, configs, keys) for row in document["problems"]]
-    except (LookupError, TypeError, ValueError, EOFError, AttributeError, gzip.BadGzipFile) as e:
-        raise CodecError(f"{path} cannot be read as memory of tuning: {e!r}", hint=hint) from None
+    except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
+        raise UsageError(file_unreadable(path, error), hint="name another file") from None
+    except (LookupError, TypeError, ValueError, AttributeError, EOFError, OSError, zlib.error) as e:
+        raise CodecError(
+            f"{path} is no file of memory, or incomplete: {str(e) or type(e).__name__}",
+            hint="'kmark tune memory -o FILE.json.gz' writes one",
+        ) from None
 
 
 def _searched(row: Mapping[str, Any], configs: Sequence[Config], keys: Sequence[str]) -> Searched:

@@ -14,6 +14,7 @@ on the list, and not on which session ended first.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,7 +22,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from kernelmark.backends import names_of
+from kernelmark.backends import _memory, names_of
+from kernelmark.backends._memory import Searched
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.metric import Roof
@@ -42,16 +44,16 @@ from kernelmark.runners.pool import Finished as JobFinished
 from kernelmark.runners.pool import Outcome as JobOutcome
 from kernelmark.tune import strategies
 from kernelmark.tune.evaluate import (
+    STEPS,
     Evaluator,
     Request,
     TrialRound,
     Work,
     compiled_trial,
-    ladder,
     static_reason,
     trial_of,
 )
-from kernelmark.tune.families import Searched, ranked
+from kernelmark.tune.families import ranked, searched
 from kernelmark.tune.finals import finals, nothing_found, timings
 from kernelmark.tune.journal import (
     COMPILE,
@@ -119,6 +121,30 @@ def starts_from(
     return list(configs.values())
 
 
+# Configs of a prior; more make its model slow and hardly better.
+_MOST_PRIOR = 150
+
+
+def prior_of(
+    plan: TunePlan, info: DeviceInfo, memory: Iterable[Searched], space: Space
+) -> dict[Config, float]:
+    """Return configs of the plan's space with their times as predicted from memory: the logarithms
+    of their ratios to the best of their backend. If there are many, the slower ones are thinned."""
+    searches = list(memory)
+    names = names_of(plan.backend)
+    values: dict[Config, float] = {}
+    for name in names:
+        own = [search for search in searches if search.backend == name]
+        part = space.alternatives.get(name, space)
+        predicted = list(_memory.prior(plan.problem, info.arch, own, part))
+        best = _MOST_PRIOR // len(names) // 2
+        step = max(1, -(-(len(predicted) - best) // best))
+        for config, slowdown in [*predicted[:best], *predicted[best::step]]:
+            key = join_config(name, config) if len(names) > 1 else config
+            values[key] = float(f"{slowdown:.4g}")
+    return values
+
+
 # A search ends after this many failed candidates without a success. In a space in which nine of ten
 # fail, 1 of 100 searches does.
 MAX_FAILURES = 44
@@ -148,6 +174,7 @@ class Session:
         pipeline: Pipeline | None = None,
         winners: Iterable[Winner] = (),
         pool: Sequence[Config] = (),
+        memory: Iterable[Searched] = (),
     ) -> None:
         self.plan = plan
         self.info = info
@@ -174,6 +201,11 @@ class Session:
             starts += pool[: plan.budget.evaluations]
         else:
             starts += starts_from(plan, info.arch, winners, self._points)
+        prior: dict[Config, float] = {}
+        if journal.header is not None:
+            prior = dict(zip(journal.header.prior, journal.header.slowdowns, strict=False))
+        elif not plan.follows:
+            prior = prior_of(plan, info, memory, space)
         # Of one that follows, only what the starts have: listing the whole space takes a second.
         if plan.follows and len(starts) > own_starts:
             self._searched = _spanned(space, starts)
@@ -192,6 +224,8 @@ class Session:
                 refill=pipeline.refill,
                 lag=pipeline.lag,
                 starts=tuple(starts),
+                prior=tuple(prior),
+                slowdowns=tuple(prior.values()),
                 at=now(),
             )
         )
@@ -267,6 +301,8 @@ class Session:
             seed=self.plan.seed,
             starts=[number for number in numbers if number is not None],
         )
+        prior = zip(map(self._points.index, self.header.prior), self.header.slowdowns, strict=True)
+        search.learn({number: slowdown for number, slowdown in prior if number is not None})
         pool: list[int] = []
         proposed = 0
         while not self._over:
@@ -356,7 +392,10 @@ class Driver:
     """One tuning run. `outcomes` has the outcomes by plan, `retired` the plans that cannot be
     tuned, with the reason; a plan in neither was not reached in time. Of the plans with an outcome,
     `cut` lists those whose search ended with the time of the run, and `spent` those whose search
-    ended with the minutes of the plan, with the number of candidates that the plan requests."""
+    ended with the minutes of the plan, with the number of candidates that the plan requests.
+
+    Searches have a prior from `memory`, from the times that backends ship, and from the searches of
+    the run that ended before; with `memory` None they have none."""
 
     def __init__(
         self,
@@ -368,6 +407,7 @@ class Driver:
         retry_failed: bool = False,
         on_event: OnEvent | None = None,
         roofs: Sequence[Roof] = (),
+        memory: Sequence[Searched] | None = (),
     ) -> None:
         # Those that follow another one come after all that are searched in full.
         self.plans = sorted(plans, key=lambda plan: (bool(plan.follows), -_cost(plan), plan.name))
@@ -378,6 +418,7 @@ class Driver:
         self.spent: dict[str, int] = {}
         self._trials = trials
         self._retry_failed = retry_failed
+        self._memory = memory
         self._roofs = tuple(roofs)
         self._emit: OnEvent = on_event or (lambda event: None)
         jobs = runner.jobs if any(compiles(plan.backend) for plan in plans) else 0
@@ -385,6 +426,7 @@ class Driver:
         self._ahead = CompileAhead(self.pool)
         self._devices = self.pool.devices
         self._window = min(len(plans), OPEN * len(self._devices))
+        self.infos = tuple(runner.infos)
         self._pipeline = self._choose_pipeline(jobs, runner.infos[0].kind)
         self._live: list[Live] = []
         self._next = 0
@@ -469,7 +511,13 @@ class Driver:
                 known = filter(None, map(self._searched, names))
                 pool = ranked(plan, slot.info.arch, known)
             session = Session(
-                plan, slot.info, journal, pipeline=self._pipeline, winners=winners, pool=pool
+                plan,
+                slot.info,
+                journal,
+                pipeline=self._pipeline,
+                winners=winners,
+                pool=pool,
+                memory=self._known(plan, slot.info, before) if journal.header is None else (),
             )
         except KernelmarkError as error:
             if journal is not None:
@@ -488,14 +536,21 @@ class Driver:
         )
         self._advance(live)
 
+    def _known(self, plan: TunePlan, info: DeviceInfo, before: Sequence[str]) -> list[Searched]:
+        """Return the searches that the prior of a plan may come from."""
+        if self._memory is None or plan.follows:
+            return []
+        shipped = [_memory.shipped(name, info.arch) for name in names_of(plan.backend)]
+        ended = filter(None, map(self._searched, before))
+        return [*self._memory, *ended, *itertools.chain.from_iterable(shipped)]
+
     def _searched(self, name: str) -> Searched | None:
         """Return the search of a plan that has ended, also in an earlier run."""
         path = self._trials / f"{name}.jsonl"
         if name not in self._families and path.exists():
             header, trials, _ = load_journal(path)
             if header is not None:
-                steps = [step.name for step in ladder(self._devices[0].info)]
-                self._families[name] = Searched.of(header, reached(trials, steps))
+                self._families[name] = searched(header, reached(trials, STEPS))
         return self._families.get(name)
 
     def _freest(self) -> Slot:

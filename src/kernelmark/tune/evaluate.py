@@ -79,6 +79,9 @@ T = TypeVar("T")
 Work = Generator[TrialRound, None, T]
 
 
+STEPS = ("look", "short", "full")  # names of the steps of all devices, in order
+
+
 def ladder(info: DeviceInfo) -> tuple[TrialStep, ...]:
     """Return the steps for a device. On a GPU, creating inputs takes as long as a short timing, so
     there is one short step; on a CPU, a slow candidate is dropped after a single launch."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kernelmark import backends, ops
+from kernelmark.backends._memory import doublings
 from kernelmark.backends.base import Backend
 from kernelmark.core import codec
 from kernelmark.core.environment import DeviceInfo
@@ -35,7 +36,7 @@ from kernelmark.stats.paired import least_rounds
 from kernelmark.tune import strategies
 from kernelmark.tune.folder import FolderState, TuningFolder, unreadable, write_whole
 from kernelmark.tune.folder import digest as text_digest
-from kernelmark.tune.strategies.base import Points, doublings
+from kernelmark.tune.strategies.base import Points
 from kernelmark.tune.summary import Cost, Summary, counted, counts, summary
 from kernelmark.workloads.workload import Workload
 

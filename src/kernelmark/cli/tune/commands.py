@@ -89,6 +89,14 @@ RetryCandidates = Annotated[
         "(faster than the roofs allow).",
     ),
 ]
+NoPrior = Annotated[
+    bool,
+    o.option(
+        "--no-prior",
+        o.RUNNING,
+        help="Ignore the times of searches on other problems and GPUs (kmark tune memory).",
+    ),
+]
 Timeout = Annotated[
     float, o.option("--timeout S", o.RUNNING, help="Limit the seconds per candidate.")
 ]
@@ -171,6 +179,7 @@ def run(
     minutes: MinutesInAll = 0.0,
     timeout: Timeout = 30.0,
     retry_failed: RetryCandidates = False,
+    no_prior: NoPrior = False,
     tensilelite: TensileLite = None,
     store: o.StorePlace = None,
     runner: o.Runner = "local",
@@ -197,6 +206,7 @@ def run(
             minutes=minutes,
             timeout_s=timeout,
             retry_failed=retry_failed,
+            prior=not no_prior,
             on_event=on_event,
             store=opened,
         )
@@ -709,6 +719,38 @@ def _print_statuses(statuses: Sequence[PlanStatus], *, quiet: bool) -> None:
         say(report.metrics_line(Metrics.of(outcomes)))
 
 
+Memories = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[PATH]…", help="Files of memory, or tuning folders, to add."),
+]
+MemoryFile = Annotated[
+    str | None, o.option("-o --output FILE", o.OUTPUT, help="Write all times to FILE (.json.gz).")
+]
+
+
+def memory(
+    *, paths: Memories = None, output: MemoryFile = None, outputs: o.Outputs, quiet: o.Quiet = False
+) -> int:
+    """Show, add or export the times that searches start from.
+
+    'kmark tune run' adds its searches. Later ones, on other problems and GPUs, start
+    from what these times predict, unless it is given --no-prior.
+    """
+    from kernelmark.api import tuning
+    from kernelmark.report import tuning as report
+
+    known = tuning.memory([s for path in paths or () for s in tuning.read_memory(path)])
+    if output is not None:
+        tuning.write_memory(Path(output).expanduser(), known)
+    _put(outputs, report.memory_table(known), "", report.memory_records(known))
+    if not quiet:
+        place = tuning.memory_path()
+        say(
+            f"{counted(len(known), 'problem')} in {place or 'no file: $KERNELMARK_MEMORY is empty'}"
+        )
+    return 0
+
+
 app = typer.Typer(
     name="tune", help="Find faster configs for the problems of a workload.", no_args_is_help=True
 )
@@ -718,5 +760,6 @@ app.command("plan")(plan)
 app.command("check")(check)
 app.command("run")(run)
 app.command("show")(show)
+app.command("memory")(memory)
 app.command("apply")(tune_apply.apply)
 app.command("confirm")(tune_apply.confirm)

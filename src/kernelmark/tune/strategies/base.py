@@ -16,6 +16,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelmark.backends._memory import nearest
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.result import Config, ConfigValue, Space, join_config, split_config
 
@@ -125,7 +126,7 @@ class Points:
         if set(config) != set(self.names):
             return None
         pairs = zip(self.names, self.values, strict=True)
-        near = FrozenDict({name: _nearest(config[name], values) for name, values in pairs})
+        near = FrozenDict({name: nearest(config[name], values) for name, values in pairs})
         return None if self.index(near) is None else near
 
     def find(self, codes: NDArray[np.integer]) -> Numbers:
@@ -188,20 +189,6 @@ class Points:
         keys = self.codes.astype(np.int64) @ self._weights
         order = np.argsort(keys, kind="stable")
         return keys[order], order
-
-
-def _nearest(value: ConfigValue, values: tuple[ConfigValue, ...]) -> ConfigValue:
-    if value in values or isinstance(value, str | bool):
-        return value
-    numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
-    return min(numbers, key=lambda v: doublings(v, value), default=value)
-
-
-def doublings(value: float, other: float) -> float:
-    """Return the distance between two sizes in doublings."""
-    if value <= 0 or other <= 0:
-        return abs(value - other)
-    return abs(math.log2(value / other))
 
 
 class UnionPoints(Points):
@@ -415,6 +402,10 @@ class Search(ABC):
         unless the times reported since say otherwise."""
         return pending[0]
 
+    def learn(self, prior: Mapping[int, float]) -> None:
+        """Take the predicted times of some points, as logarithms relative to the best, from other
+        problems and GPUs. Called before the first `ask`; a strategy without a model ignores it."""
+
 
 class Strategy(ABC):
     """A search algorithm over points and times, independent of problem and backend."""
@@ -513,6 +504,11 @@ class UnionSearch(Search):
         self._searches = {name: begin(points.parts[name], own[name]) for name in points.parts}
         self._best = dict.fromkeys(points.parts, math.inf)
         self._asked = dict.fromkeys(points.parts, 0)
+
+    def learn(self, prior: Mapping[int, float]) -> None:
+        for name, search in self._searches.items():
+            own = {n: value for n, value in prior.items() if self._points.part(n)[0] == name}
+            search.learn({self._points.part(n)[1]: value for n, value in own.items()})
 
     def ask(self, n: int) -> list[int]:
         chosen: list[int] = []

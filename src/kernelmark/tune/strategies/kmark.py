@@ -14,7 +14,7 @@ gradient (Rprop)."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -292,6 +292,8 @@ NEAR = 30  # best points whose neighbours are always candidates
 STUCK = 30  # points without improvement after which neighbours of the elite are tried
 ELITE = 8
 FAILED_LIKE = 0.5  # quantile of the successful points that a failed one is modelled as
+TRUSTED = 4  # first points that the prior chooses, if there is one
+DOUBTED = 3.0  # squared scores after which the results decide on the factor of the prior, not 1
 CERTAIN = 0.95  # largest probability of failure that is used
 
 
@@ -330,11 +332,27 @@ class KmarkSearch(Search):
         self._in_model: set[int] = set()
         self._next_fit = 0
         self._pending: dict[int, None] = {}
+        self._prior: Singles = np.zeros(0, np.float32)  # predicted scores of all points, if any
+        self._trusted = 0  # points still to be proposed by the prior alone
+        self._trust = 0.0  # the factor of the prior in the mean of the model
         self._best = math.inf
         self._since = 0  # reported points since the best one
 
+    def learn(self, prior: Mapping[int, float]) -> None:
+        logs = np.array(list(prior.values()))
+        if not self._features.count or len(logs) < NEEDED or logs.min() == logs.max():
+            return
+        model = Surrogate(self._features)
+        scores = _compress(logs)
+        model.fit(list(prior), scores, np.arange(len(self._points)))
+        self._prior = model.predict(scores[:, None])[0]
+        self._trusted, self._spread_left = TRUSTED, NEEDED
+
     def ask(self, n: int) -> list[int]:
         chosen = list(self._evaluated.starts(n))
+        while len(chosen) < n and self._trusted and self._evaluated.left:
+            self._trusted -= 1
+            chosen.append(self._evaluated.take(self._predicted_best()))
         self._pending |= dict.fromkeys(chosen)
         if len(chosen) < n and self._spread_left <= 0 and self._evaluated.left and self._ready():
             chosen += self._by_model(n - len(chosen))
@@ -362,6 +380,10 @@ class KmarkSearch(Search):
             self._best, self._since = time, 0
             if len(self._points) > LISTED:
                 self._next_fit = 0  # refit, so that its neighbours become candidates
+
+    def _predicted_best(self) -> int:
+        """Return the unseen point with the shortest time by the prior."""
+        return int(np.argmin(np.where(self._evaluated.seen, np.inf, self._prior)))
 
     def _farthest(self) -> int:
         """Return that of some random points which is farthest from all proposed points."""
@@ -406,6 +428,9 @@ class KmarkSearch(Search):
         observed, failed = self._observed()
         means = self._surrogate.predict(np.stack([observed, failed], axis=1))
         works = np.log(1 - np.clip(means[1].astype(float), 0, CERTAIN)) if failed.any() else 0.0
+        if len(self._prior):
+            observed = observed + self._trust * self._prior[self._modelled]
+            means[0] += np.float32(self._trust) * self._prior[self._surrogate.candidates]
         return Expectation(best=float(observed[failed == 0].min()), means=means[0], works=works)
 
     def _score(self, expected: Expectation) -> Floats:
@@ -465,6 +490,12 @@ class KmarkSearch(Search):
         scores = np.empty(len(seconds))
         scores[~failed] = working
         scores[failed] = np.quantile(working, FAILED_LIKE)
+        if len(self._prior):
+            # The model is of what differs from the prior, of which it is the mean.
+            predicted = self._prior[self._modelled].astype(float)
+            off = predicted[~failed] - predicted[~failed].mean()
+            self._trust = max(0.0, (DOUBTED + off @ working) / (DOUBTED + off @ off))
+            scores -= self._trust * predicted
         return scores, failed.astype(float)
 
     def _candidates(self) -> Numbers:

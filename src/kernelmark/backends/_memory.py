@@ -32,7 +32,7 @@ _SHIPPED = Path(__file__).parent / "_priors"
 # A prediction is the mean over the nearest problems; weights fall with this power of the distance.
 _NEAREST, _STEEPNESS = 16, 4
 # A config counts as this much slower than the best, in natural logarithms, until it was measured
-# nearby, with a weight of this part of that of a measurement on the same sizes.
+# nearby, with a weight of this part of that of the nearest problem.
 _UNKNOWN, _DOUBT = 0.5, 0.1
 _OTHER_DTYPE, _OTHER_ARCH = 0.5, 2.0  # doublings that these differences count as
 _MINOR = frozenset(("alpha", "beta", "bias", "scale", "layout"))  # options that change few times
@@ -87,7 +87,7 @@ def predicted(
     slowdown: dict[str, float] = {}
     weights: dict[str, float] = {}
     for distance, _, search in near[:_NEAREST]:
-        weight = 1 / (1 + distance) ** _STEEPNESS
+        weight = ((1 + near[0][0]) / (1 + distance)) ** _STEEPNESS
         best_s = min(seconds for _, seconds in search.times.values())
         for key, (config, seconds) in search.times.items():
             configs.setdefault(key, config)

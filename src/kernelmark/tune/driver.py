@@ -7,8 +7,8 @@ repeats the same requests, without measuring, up to where it was interrupted.
 
 Each device times one case at a time. Cores compile what the sessions may request next: each session
 has a pool of candidates, of which it times the most promising by all results so far. Sessions open
-in a window over the list of plans, longest first, so that the winners a session starts from depend
-on the list, and not on which session ended first.
+in a window over the list of plans, longest first, so that what a session starts from depends on the
+list, and not on which session ended first.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ from kernelmark.backends._memory import Searched
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.metric import Roof
-from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
-from kernelmark.core.result import Case, Config, Space, Status, config_key, join_config
+from kernelmark.core.result import Case, Config, Space, Status, join_config
 from kernelmark.host.cache import digest
 from kernelmark.runners import kernel_files
 from kernelmark.runners.capture import kernelmark_version
@@ -72,7 +71,6 @@ from kernelmark.tune.journal import (
 from kernelmark.tune.plans import (
     TunePlan,
     decision_digest,
-    distance,
     narrowed,
     plan_digest,
     search_digest,
@@ -82,47 +80,9 @@ from kernelmark.tune.progress import Began, Ended, Evaluated, Event, Expected, R
 from kernelmark.tune.results import Outcome
 from kernelmark.tune.strategies.base import Points
 
-_MOST_STARTS = 3  # winners of similar problems
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Winner:
-    """The best config that a search found for a problem, whether it was kept or not."""
-
-    problem: Problem
-    backend: str
-    arch: str
-    config: Config
-
-
-def starts_from(
-    plan: TunePlan, arch: str, winners: Iterable[Winner], points: Points
-) -> list[Config]:
-    """Return winners of problems that differ from the plan's in sizes only, mapped to points of
-    its space, nearest problem first."""
-    names = names_of(plan.backend)
-    near = [
-        (
-            distance(plan.problem, winner.problem),
-            config_key(winner.config),
-            join_config(winner.backend, winner.config) if len(names) > 1 else winner.config,
-        )
-        for winner in winners
-        if winner.backend in names and winner.arch == arch
-    ]
-    near = sorted((n for n in near if math.isfinite(n[0])), key=lambda n: n[:2])
-    configs: dict[str, Config] = {}
-    for _, _, winning in near:
-        config = points.nearest(winning)
-        if config is not None:
-            configs.setdefault(config_key(config), config)
-        if len(configs) == _MOST_STARTS:
-            break
-    return list(configs.values())
-
-
+_MOST_STARTS = 3  # configs that the prior predicts to be the best
 # Configs of a prior; more make its model slow and hardly better.
-_MOST_PRIOR = 150
+MOST_PRIOR = 150
 
 
 def prior_of(
@@ -137,7 +97,7 @@ def prior_of(
         own = [search for search in searches if search.backend == name]
         part = space.alternatives.get(name, space)
         predicted = list(_memory.prior(plan.problem, info.arch, own, part))
-        best = _MOST_PRIOR // len(names) // 2
+        best = MOST_PRIOR // len(names) // 2
         step = max(1, -(-(len(predicted) - best) // best))
         for config, slowdown in [*predicted[:best], *predicted[best::step]]:
             key = join_config(name, config) if len(names) > 1 else config
@@ -172,7 +132,6 @@ class Session:
         journal: Journal,
         *,
         pipeline: Pipeline | None = None,
-        winners: Iterable[Winner] = (),
         pool: Sequence[Config] = (),
         memory: Iterable[Searched] = (),
     ) -> None:
@@ -195,17 +154,14 @@ class Session:
         pipeline = pipeline or Pipeline()
         starts = [*([space.default] if space.default else []), *space.seeds]
         own_starts = len(starts)
+        prior: dict[Config, float] = {}
         if journal.header is not None:
             starts = list(journal.header.starts)
         elif plan.follows:
             starts += pool[: plan.budget.evaluations]
         else:
-            starts += starts_from(plan, info.arch, winners, self._points)
-        prior: dict[Config, float] = {}
-        if journal.header is not None:
-            prior = dict(zip(journal.header.prior, journal.header.slowdowns, strict=False))
-        elif not plan.follows:
             prior = prior_of(plan, info, memory, space)
+            starts += sorted(prior, key=prior.__getitem__)[:_MOST_STARTS]
         # Of one that follows, only what the starts have: listing the whole space takes a second.
         if plan.follows and len(starts) > own_starts:
             self._searched = _spanned(space, starts)
@@ -500,8 +456,6 @@ class Driver:
 
     def _open(self, plan: TunePlan, before: Sequence[str]) -> None:
         slot = self._freest()
-        ended = [self.outcomes[name] for name in before if name in self.outcomes]
-        winners = [_winner(outcome) for outcome in ended if outcome.tuned.config]
         journal = None
         try:
             journal = Journal(self._trials / f"{plan.name}.jsonl", retry_failed=self._retry_failed)
@@ -515,7 +469,6 @@ class Driver:
                 slot.info,
                 journal,
                 pipeline=self._pipeline,
-                winners=winners,
                 pool=pool,
                 memory=self._known(plan, slot.info, before) if journal.header is None else (),
             )
@@ -722,13 +675,6 @@ class Driver:
         for live in self._live:
             if live.slot is lost:
                 live.slot = self._freest()
-
-
-def _winner(outcome: Outcome) -> Winner:
-    tuned = outcome.tuned
-    return Winner(
-        problem=outcome.problem, backend=tuned.backend, arch=outcome.arch, config=tuned.config
-    )
 
 
 def _cost(plan: TunePlan) -> float:

@@ -16,7 +16,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmark.backends._memory import nearest
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.result import Config, ConfigValue, Space, join_config, split_config
 
@@ -120,15 +119,6 @@ class Points:
         numbers = self.find(np.array([code]))
         return int(numbers[0]) if numbers[0] >= 0 else None
 
-    def nearest(self, config: Config) -> Config | None:
-        """Return `config` with each value replaced by the nearest of the space, None if the result
-        is not a point."""
-        if set(config) != set(self.names):
-            return None
-        pairs = zip(self.names, self.values, strict=True)
-        near = FrozenDict({name: nearest(config[name], values) for name, values in pairs})
-        return None if self.index(near) is None else near
-
     def find(self, codes: NDArray[np.integer]) -> Numbers:
         """Return the number of the point for each row of codes, −1 for rows without a point."""
         if not len(self) or not len(codes):
@@ -221,11 +211,6 @@ class UnionPoints(Points):
         points = self.parts.get(backend)
         point = None if points is None else points.index(own)
         return None if point is None else self.number(backend, point)
-
-    def nearest(self, config: Config) -> Config | None:
-        backend, own = split_config(config)
-        near = self.parts[backend].nearest(own) if backend in self.parts else None
-        return None if near is None else join_config(backend, near)
 
 
 def _legal_of_products(
@@ -395,7 +380,7 @@ class Search(ABC):
     @abstractmethod
     def tell(self, point: int, seconds: float | None) -> None:
         """Report the time of a point, None if it failed. The point need not come from `ask` (the
-        default, winners of similar problems)."""
+        default, the best by a prior)."""
 
     def choose(self, pending: Sequence[int]) -> int:
         """Return which of some proposed points to time next: the one that was proposed first,
@@ -430,7 +415,7 @@ class Strategy(ABC):
         self, points: Points, *, budget: int, seed: int, starts: Sequence[int] = ()
     ) -> Search:
         """Return a search planned for `budget` points. It proposes `starts` first, in order: the
-        default, then winners of similar problems."""
+        default, then the best by a prior."""
 
 
 class Evaluated:

@@ -292,7 +292,6 @@ NEAR = 30  # best points whose neighbours are always candidates
 STUCK = 30  # points without improvement after which neighbours of the elite are tried
 ELITE = 8
 FAILED_LIKE = 0.5  # quantile of the successful points that a failed one is modelled as
-TRUSTED = 4  # first points that the prior chooses, if there is one
 DOUBTED = 3.0  # squared scores after which the results decide on the factor of the prior, not 1
 CERTAIN = 0.95  # largest probability of failure that is used
 
@@ -324,7 +323,7 @@ class KmarkSearch(Search):
         self._evaluated = Evaluated(len(points), starts)
         self._features = features(points)
         self._surrogate = Surrogate(self._features)
-        # Beside the starts: six winners of similar problems would leave no exploration.
+        # Beside the starts: several from a prior would leave no exploration.
         self._spread_left = min(SPREAD, max(NEEDED, budget // 3))
         table = self._features.table
         self._scale = (table.std(axis=0) if len(table) else table.sum(axis=0)) + np.float32(1e-9)
@@ -333,7 +332,6 @@ class KmarkSearch(Search):
         self._next_fit = 0
         self._pending: dict[int, None] = {}
         self._prior: Singles = np.zeros(0, np.float32)  # predicted scores of all points, if any
-        self._trusted = 0  # points still to be proposed by the prior alone
         self._trust = 0.0  # the factor of the prior in the mean of the model
         self._best = math.inf
         self._since = 0  # reported points since the best one
@@ -346,13 +344,9 @@ class KmarkSearch(Search):
         scores = _compress(logs)
         model.fit(list(prior), scores, np.arange(len(self._points)))
         self._prior = model.predict(scores[:, None])[0]
-        self._trusted, self._spread_left = TRUSTED, NEEDED
 
     def ask(self, n: int) -> list[int]:
         chosen = list(self._evaluated.starts(n))
-        while len(chosen) < n and self._trusted and self._evaluated.left:
-            self._trusted -= 1
-            chosen.append(self._evaluated.take(self._predicted_best()))
         self._pending |= dict.fromkeys(chosen)
         if len(chosen) < n and self._spread_left <= 0 and self._evaluated.left and self._ready():
             chosen += self._by_model(n - len(chosen))
@@ -380,10 +374,6 @@ class KmarkSearch(Search):
             self._best, self._since = time, 0
             if len(self._points) > LISTED:
                 self._next_fit = 0  # refit, so that its neighbours become candidates
-
-    def _predicted_best(self) -> int:
-        """Return the unseen point with the shortest time by the prior."""
-        return int(np.argmin(np.where(self._evaluated.seen, np.inf, self._prior)))
 
     def _farthest(self) -> int:
         """Return that of some random points which is farthest from all proposed points."""

@@ -612,8 +612,8 @@ def _trial(
 ) -> Trial:
     module = gemm if problem.op == "gemm" else attention
     space = module.space(problem, info)
-    prior = _memory.prior(problem, info.arch, searches, space)
-    guesses = [config for config, _ in itertools.islice(prior, 3)]
+    predicted = _memory.predicted(problem, info.arch, searches, space)
+    guesses = [config for config, _ in predicted[:3]]
     points = Points.of(space, limit=20_000)
     return Trial(
         problem=problem,

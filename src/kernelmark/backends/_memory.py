@@ -13,7 +13,7 @@ import gzip
 import json
 import math
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from kernelmark.core.problem import Problem
 from kernelmark.core.result import Config, ConfigValue, Space, config_key, is_time, split_config
 
 FORMAT = "kernelmark memory 1"
-_SHIPPED = Path(__file__).parent / "_priors"
+SHIPPED = Path(__file__).parent / "_priors"
 # A prediction is the mean over the nearest problems; weights fall with this power of the distance.
 _NEAREST, _STEEPNESS = 16, 4
 # A config counts as this much slower than the best, in natural logarithms, until it was measured
@@ -73,16 +73,17 @@ def apart(problem: Problem, other: Problem) -> float:
 
 
 def predicted(
-    problem: Problem, arch: str, searches: Iterable[Searched]
+    problem: Problem, arch: str, searches: Iterable[Searched], space: Space | None = None
 ) -> list[tuple[Config, float]]:
     """Return the configs of these searches, with the logarithm of the time on `problem` that is
-    predicted relative to the best, best first."""
+    predicted relative to the best, best first; with `space`, as its configs."""
     near = []
     for search in searches:
         distance = apart(problem, search.problem) + _OTHER_ARCH * (search.arch != arch)
         if search.times and math.isfinite(distance):
             near.append((distance, search.problem.key, search))
     near.sort(key=lambda item: item[:2])
+    fits: dict[str, Config | None] = {}
     configs: dict[str, Config] = {}
     slowdown: dict[str, float] = {}
     weights: dict[str, float] = {}
@@ -90,9 +91,15 @@ def predicted(
         weight = ((1 + near[0][0]) / (1 + distance)) ** _STEEPNESS
         best_s = min(seconds for _, seconds in search.times.values())
         for key, (config, seconds) in search.times.items():
-            configs.setdefault(key, config)
-            slowdown[key] = slowdown.get(key, 0.0) + weight * math.log(seconds / best_s)
-            weights[key] = weights.get(key, 0.0) + weight
+            if space is not None and key not in fits:
+                fits[key] = fitted(config, space)
+            own = config if space is None else fits[key]
+            if own is None:
+                continue
+            own_key = config_key(own)
+            configs.setdefault(own_key, own)
+            slowdown[own_key] = slowdown.get(own_key, 0.0) + weight * math.log(seconds / best_s)
+            weights[own_key] = weights.get(own_key, 0.0) + weight
     means = {key: (slowdown[key] + _DOUBT * _UNKNOWN) / (weights[key] + _DOUBT) for key in configs}
     return [(configs[key], means[key]) for key in sorted(means, key=lambda key: (means[key], key))]
 
@@ -125,21 +132,8 @@ def guess(backend: str, problem: Problem, info: DeviceInfo, space: Callable[[], 
     searches = shipped(backend, info.arch)
     if not any(math.isfinite(apart(problem, search.problem)) for search in searches):
         return FrozenDict()
-    return next(
-        (config for config, _ in prior(problem, info.arch, searches, space())), FrozenDict()
-    )
-
-
-def prior(
-    problem: Problem, arch: str, searches: Iterable[Searched], space: Space
-) -> Iterator[tuple[Config, float]]:
-    """Yield the predicted configs that `space` has, best first."""
-    yielded: set[str] = set()
-    for config, slowdown in predicted(problem, arch, searches):
-        own = fitted(config, space)
-        if own is not None and (key := config_key(own)) not in yielded:
-            yielded.add(key)
-            yield own, slowdown
+    best = predicted(problem, info.arch, searches, space())
+    return best[0][0] if best else FrozenDict()
 
 
 def of_backend(search: Searched, backend: str) -> list[Searched]:
@@ -233,5 +227,5 @@ def _searched(row: Mapping[str, Any], configs: Sequence[Config], keys: Sequence[
 @functools.cache
 def shipped(backend: str, arch: str) -> tuple[Searched, ...]:
     """Return the times that the package ships for a backend on an architecture."""
-    path = _SHIPPED / f"{backend}-{arch.rstrip('af')}.json.gz"
+    path = SHIPPED / f"{backend}-{arch.rstrip('af')}.json.gz"
     return tuple(load(path)) if path.exists() else ()

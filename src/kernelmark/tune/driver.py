@@ -96,7 +96,7 @@ def prior_of(
     for name in names:
         own = [search for search in searches if search.backend == name]
         part = space.alternatives.get(name, space)
-        predicted = list(_memory.prior(plan.problem, info.arch, own, part))
+        predicted = _memory.predicted(plan.problem, info.arch, own, part)
         best = MOST_PRIOR // len(names) // 2
         step = max(1, -(-(len(predicted) - best) // best))
         for config, slowdown in [*predicted[:best], *predicted[best::step]]:

@@ -2,6 +2,7 @@
 
     python benchmarks/gpu/prior.py --seed 1 --minutes 7 -o prior-sm_90.json.gz     collect
     python benchmarks/gpu/prior.py --check --seed 2 --minutes 4 [--prior FILE]     on unseen shapes
+    python benchmarks/gpu/prior.py --ship prior-sm_90.json.gz     no GPU: put it into the package
     python benchmarks/gpu/prior.py --dry-run --seed 1     no GPU: what would be compiled and timed
 
 `--check` compares, on shapes that are not in the prior, the default config by the prior and the
@@ -71,6 +72,7 @@ SAMPLE_S = 0.0003
 SLOW = 2.0  # of the best so far: timed once only
 AT_ONCE, LEAST_TIMES = 12, 10  # configs of a shape
 MOST_ERRORS = 20
+SHIPPED_WITHIN = 2.5  # of the best of a shape
 ROUND = 16  # candidates of a search that are compiled together
 
 
@@ -693,6 +695,20 @@ def _report(
     print(evidence.told(bars))
 
 
+def ship(path: Path) -> None:
+    """Write the times to the package, without those too slow to be of use on a similar shape."""
+    kept = []
+    for search in _memory.load(path):
+        most = SHIPPED_WITHIN * min(seconds for _, seconds in search.times.values())
+        times = {key: item for key, item in search.times.items() if item[1] <= most}
+        kept.append(dataclasses.replace(search, times=times))
+    target = _memory.SHIPPED / f"{kept[0].backend}-{kept[0].arch}.json.gz"
+    target.parent.mkdir(exist_ok=True)
+    _memory.save(target, kept)
+    count = sum(len(search.times) for search in kept)
+    print(f"{target}: {len(kept)} shapes, {count} times, {target.stat().st_size} bytes")
+
+
 def dry_run(options: argparse.Namespace) -> None:
     """Print what would be compiled and timed, and compile a few kernels."""
     info = absent("sm_90")
@@ -730,6 +746,7 @@ def main() -> None:
     parser.add_argument("--prior", type=Path, help="checked instead of the shipped one")
     parser.add_argument("--held-back", type=int, default=32, help="shapes of the check")
     parser.add_argument("--evaluations", type=int, default=48, help="of each search of the check")
+    parser.add_argument("--ship", type=Path, metavar="FILE", help="put it into the package")
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--compile", type=int, default=3, help="kernels that --dry-run compiles")
     parser.add_argument("--device", default="cuda:0")
@@ -737,8 +754,8 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
     options.output = options.output or (RESULTS if options.check else Path("prior.json.gz"))
-    if options.dry_run:
-        dry_run(options)
+    if options.dry_run or options.ship:
+        ship(options.ship) if options.ship else dry_run(options)
         return
     launch.prepare_cache()
     import triton  # noqa: F401 - before the workers fork, so that they need not import it

@@ -11,6 +11,7 @@ from kernelmark.backends._memory import Searched
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Status, config_key
+from kernelmark.core.timing import Timer
 from kernelmark.devices.fake import FakeDevice
 from kernelmark.runners import kernel_files
 from kernelmark.tune import driver, strategies
@@ -374,3 +375,16 @@ def test_a_prior_of_many_configs_keeps_the_best(monkeypatch):
     assert 10 < len(thinned) <= 20
     assert set(list(values)[:10]) <= set(thinned)
     assert prior_of(PLAN, INFO, [], space) == {}
+
+
+def test_a_plan_for_one_thread_is_timed_by_cpu_time(tmp_path):
+    cpu = dataclasses.replace(CPU, units=8)
+    assert dataclasses.replace(PLAN, threads=2).device(cpu).units == 2
+    assert PLAN.device(cpu).units == 8
+    plan = dataclasses.replace(PLAN, threads=1)
+    evaluator = Evaluator(plan, plan.device(cpu), Journal(tmp_path / "a.jsonl"))
+    timings = [
+        evaluator.case(PLAN.reference_config, step.timing).timing for step in evaluator.steps
+    ]
+    assert {(timing.timer, timing.threads) for timing in timings} == {(Timer.CPU, 1)}
+    assert plan.device(HOPPER) == HOPPER

@@ -551,6 +551,7 @@ def plan(
     budget: Budget | None = None,
     acceptance: Acceptance | None = None,
     family: int = 0,
+    threads: int = 0,
     force: bool = False,
 ) -> Planned:
     """Write a plan for each problem of a tuning folder that is worth tuning.
@@ -565,6 +566,7 @@ def plan(
     strategy, seed, budget: how to search, and for how long.
     acceptance: least improvement that is kept.
     family: candidates of a problem that follows one of similar sizes; 0 searches each in full.
+    threads: CPU threads, 0 for every core; a single one is timed by CPU time.
     force: overwrite plans that were edited by hand.
     """
     backend = backends.canonical(backend)
@@ -581,7 +583,10 @@ def plan(
         seed=seed,
         budget=budget or Budget(),
         acceptance=acceptance or Acceptance(),
+        threads=threads,
     )
+    targets.check_threads(info, threads)
+    info = plans.used_by(info, threads)
     _check_settings(chosen, info, here=arch is None, named=reference is not None)
     journal.check_backend(folder, backend, info.arch)
     costs = _picked(plans.costs_of(workload, summary, thr), requested, folder)
@@ -592,8 +597,11 @@ def plan(
         blas=_logged(workload),
         settings=chosen,
         info=info,
-        # Times from another architecture weight the problems, but are no reference times here.
-        timed_by=summary.basis.backend if summary and summary.basis.arch == info.arch else "",
+        # Times from another architecture, or of more threads, weight the problems, but are no
+        # reference times here.
+        timed_by=summary.basis.backend
+        if summary and summary.basis.arch == info.arch and not threads
+        else "",
     )
     if family:
         followed = families.joined([draft.plan for draft in drafts], family)

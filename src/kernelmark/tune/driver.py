@@ -136,7 +136,7 @@ class Session:
         memory: Iterable[Searched] = (),
     ) -> None:
         self.plan = plan
-        self.info = info
+        self.info = info = plan.device(info)
         self.journal = journal
         self.stop = False
         self.best: Trial | None = None

@@ -187,6 +187,7 @@ class Evaluator:
 
     def case(self, config: Config, timing: Timing) -> Case:
         plan = self.plan
+        timing = dataclasses.replace(timing, threads=plan.threads)
         return Case(problem=plan.problem, backend=plan.backend, config=config, timing=timing)
 
     def _climbs(self, trial: Trial, step: TrialStep) -> bool:

@@ -16,6 +16,7 @@ from kernelmark.cli import options as o
 from kernelmark.cli.output import check_drawable, draw, put_table, say
 from kernelmark.cli.tune import apply as tune_apply
 from kernelmark.core.errors import NothingToDo, StoreError
+from kernelmark.core.immutable import not_negative
 from kernelmark.core.units import counted
 from kernelmark.core.verdict import INTERRUPTED, NOTHING, SOME_FAILED
 
@@ -426,6 +427,16 @@ Family = Annotated[
     ),
 ]
 Seed = Annotated[int, o.option("--seed N", SEARCH, help="Seed the search.")]
+CpuThreads = Annotated[
+    int,
+    o.option(
+        "--threads N",
+        SEARCH,
+        help="Tune for N threads of the CPU; 0: every core. A single thread is timed by CPU time, "
+        "which other programs hardly disturb.",
+        check=not_negative,
+    ),
+]
 MinRatio = Annotated[
     float,
     o.option(
@@ -575,6 +586,7 @@ def plan(
     evaluations: Evaluations = 100,
     minutes: Minutes = 0.0,
     family: Family = 0,
+    threads: CpuThreads = 0,
     seed: Seed = 1,
     min_ratio: MinRatio = 1.03,
     min_gain_us: MinGain = 0.5,
@@ -609,6 +621,7 @@ def plan(
         seed=seed,
         budget=Budget(evaluations=evaluations, minutes=minutes),
         family=family,
+        threads=threads,
         acceptance=Acceptance(min_ratio=min_ratio, min_gain_us=min_gain_us),
         force=force,
     )

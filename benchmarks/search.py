@@ -3,11 +3,16 @@ were measured exhaustively on real GPUs: kernelmark's strategies, Kernel Tuner's
 
     python benchmarks/search.py --spaces FOLDER     writes benchmarks/results/search.json
     python benchmarks/search.py --quick             our default and random only, few seeds
+    python benchmarks/search.py --prior             our default with a prior: search_prior.json
 
 A search is simulated: one evaluation is one look-up. Every distinct legal configuration that a
 strategy asks for is charged once, failed ones too; asking again is free, a restriction is free to
 check. Quality = least time of the space / least time found so far. A strategy's figure is the mean
 over the spaces of the median over seeds. Nobody is given a start or a default configuration.
+
+With --prior, a search may start from what 100 evaluations on each of the same kernel's spaces of
+other GPUs predict. Of the times that the package ships, a fifth of the shapes is left out in turn:
+the figure is what the first configs reach that the others predict for them.
 
 Finished searches are kept in a file (--partial), so that an interrupted run goes on where it was;
 one made by other code (a hash of the sources, a library's version) is made again.
@@ -84,6 +89,8 @@ def main() -> int:
     except importlib.metadata.PackageNotFoundError as error:
         print(f"{error.name} is not installed: pip install 'kernelmark[bench]', or use --quick")
         return 2
+    if options.prior:
+        return prior(options)
     from kernelmark_dev import evidence
 
     spaces = sorted(p.name.removesuffix(".json") for p in folder.glob("*.json"))
@@ -117,6 +124,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--partial", type=Path, default=PARTIAL)
     parser.add_argument("--only", nargs="+", default=[], help="contenders whose names have one")
     parser.add_argument("--quick", action="store_true", help="ours and random, 5 seeds")
+    parser.add_argument("--prior", action="store_true", help="ours with a prior and without")
     parser.add_argument("--json", type=Path, help="file to write to")
     return parser.parse_args()
 
@@ -136,7 +144,7 @@ def _contenders(options: argparse.Namespace) -> Iterator[tuple[str, bool]]:
 
 def _rivals(options: argparse.Namespace) -> Sequence[str]:
     own = options.only and all(word.startswith("kernelmark") for word in options.only)
-    return () if options.quick or own else RIVALS
+    return () if options.quick or options.prior or own else RIVALS
 
 
 def _jobs(
@@ -328,6 +336,159 @@ def show(table: Table, done: Sequence[Done], spaces: Sequence[str]) -> None:
         for name, row in figures.items():
             values = "".join(f"{v:>8.3f}" for v in row["median_per_space"][space])
             print(f"{name:44}{values}")
+
+
+# -- with a prior
+
+LEARNED = 100  # evaluations on each other GPU
+FIRST = (1, 3, 10, 25, 50)
+FOLDS = 5
+
+
+def prior(options: argparse.Namespace) -> int:
+    """Write what a prior gains: over GPUs on the measured spaces, over shapes on shipped times."""
+    from kernelmark_dev import evidence
+
+    os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    groups: dict[str, list[str]] = defaultdict(list)
+    for path in sorted(options.spaces.glob("*.json")):
+        groups[path.stem.partition("-")[0]].append(path.stem)
+    jobs = [
+        (options.spaces, name, tuple(n for n in names if n != name), seed)
+        for names in groups.values()
+        if len(names) > 1
+        for name in names
+        for seed in range(options.seeds)
+    ]
+    rows: dict[str, list[dict[str, list[float]]]] = defaultdict(list)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(options.jobs, mp_context=context) as pool:
+        for (_, name, _, _), row in zip(jobs, pool.map(_with_prior, jobs), strict=True):
+            rows[name].append(row)
+    spaces = {
+        name: {
+            kind: [
+                round(statistics.median(c), 4) for c in zip(*(r[kind] for r in own), strict=True)
+            ]
+            for kind in ("cold", "prior")
+        }
+        for name, own in rows.items()
+    }
+    means = {
+        kind: [
+            round(statistics.fmean(c), 4)
+            for c in zip(*(row[kind] for row in spaces.values()), strict=True)
+        ]
+        for kind in ("cold", "prior")
+    }
+    print(f"{'mean over spaces of the median':34}" + "".join(f"{n:>8}" for n in FIRST))
+    for kind, values in means.items():
+        print(f"{kind:34}" + "".join(f"{v:8.3f}" for v in values))
+    shapes = left_out()
+    for key, values in shapes.items():
+        print(f"{key:34}" + "".join(f"{values[f'after_{n}']:8.3f}" for n in (1, 3)))
+    third = [values["after_3"] for values in shapes.values()]
+    bars = [
+        (
+            "shapes left out: ≥ .93 of the best after 3 candidates",
+            ", ".join(f"{key} {v['after_3']:.3f}" for key, v in shapes.items()) or "none shipped",
+            bool(third) and min(third) >= 0.93,
+        ),
+        (
+            "other GPUs: with a prior ahead of without, after each number of evaluations",
+            "; ".join(f"{kind} {values}" for kind, values in means.items()),
+            all(p >= c for p, c in zip(means["prior"], means["cold"], strict=True)),
+        ),
+    ]
+    print("\n" + evidence.told(bars))
+    evidence.write(
+        options.json or RESULTS.with_name("search_prior.json"),
+        title="Searches with a prior from other shapes and GPUs",
+        bars=bars,
+        figures={
+            "evaluations": list(FIRST),
+            "seeds": options.seeds,
+            "mean_over_spaces": means,
+            "median_per_space": spaces,
+            "shapes_left_out": shapes,
+        },
+    )
+    return 0 if all(holds for _, _, holds in bars) else 1
+
+
+def _with_prior(job: tuple[Path, str, tuple[str, ...], int]) -> dict[str, list[float]]:
+    """Quality after FIRST evaluations, without and with the searches of a seed on other GPUs."""
+    from kernelmark.backends._memory import Searched
+    from kernelmark.core.result import config_key
+    from kernelmark.tune.simulate import quality, simulate
+    from kernelmark.tune.strategies import registry
+
+    folder, name, others, seed = job
+    space, strategy = _space(folder / f"{name}.json"), registry.get("kmark")
+
+    def evaluated(on: Any, budget: int, starts: Sequence[int] = (), **known: Any) -> list[int]:
+        search = strategy.begin(on.points, budget=budget, seed=seed, starts=starts)
+        search.learn(known.get("prior", {}))
+        return simulate(on, search, budget)
+
+    searches = []
+    for other in others:
+        there = _space(folder / f"{other}.json")
+        timed = [(there.points.config(p), there.seconds(p)) for p in evaluated(there, LEARNED)]
+        times = {config_key(c): (c, seconds) for c, seconds in timed if seconds is not None}
+        searches.append(Searched(problem=_anything(), backend="x", arch=other, times=times))
+    predicted = _predicted(searches, name, space.points)
+    best = list(predicted)[:3]
+    runs = {
+        "cold": evaluated(space, max(FIRST)),
+        "prior": evaluated(space, max(FIRST), best, prior=predicted),
+    }
+    return {kind: [quality(space, run, n) for n in FIRST] for kind, run in runs.items()}
+
+
+def _anything() -> Any:
+    from kernelmark import ops
+
+    return ops.parse("gemm m=1 n=1 k=1 dtype=f32")  # the same of all: only the GPUs differ
+
+
+def _predicted(searches: Sequence[Any], arch: str, points: Any) -> dict[int, float]:
+    from kernelmark.backends._memory import predicted
+
+    pairs = ((points.index(c), value) for c, value in predicted(_anything(), arch, searches))
+    return {point: value for point, value in pairs if point is not None}
+
+
+def left_out() -> dict[str, dict[str, Any]]:
+    """By op and dtype: geometric mean of best / best of the first predicted, on shapes left out of
+    the shipped times."""
+    from kernelmark.backends import _memory, registry
+    from kernelmark.core.result import config_key
+    from kernelmark.gpu.architectures import absent
+
+    shares: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for path in sorted(_memory.SHIPPED.glob("*.json.gz")):
+        searches = _memory.load(path)
+        for number, search in enumerate(searches):
+            rest = [s for other, s in enumerate(searches) if (other - number) % FOLDS]
+            space = registry.get(search.backend).space(search.problem, absent(search.arch))
+            assert space is not None
+            configs = _memory.predicted(search.problem, search.arch, rest, space)
+            keys = [config_key(config) for config, _ in configs]
+            order = [search.times[key][1] for key in keys if key in search.times]
+            best = min(seconds for _, seconds in search.times.values())
+            kinds = search.problem.dtypes
+            kind = f"{search.problem.op} {kinds.get('a') or kinds.get('q')} {search.arch}"
+            for n in (1, 3) if order else ():
+                shares[kind][n].append(best / min(order[:n]))
+    return {
+        kind: {
+            "shapes": len(own[1]),
+            **{f"after_{n}": round(statistics.geometric_mean(x), 4) for n, x in own.items()},
+            "least_after_3": round(min(own[3]), 4),
+        }
+        for kind, own in sorted(shares.items())
+    }
 
 
 if __name__ == "__main__":

@@ -78,6 +78,7 @@ def same_surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
         patch.setenv("KERNELMARK_CACHE", str(folder / "cache"))
         patch.setenv("KERNELMARK_STORE", str(folder / "store.sqlite"))
         patch.setenv("KERNELMARK_LOCKS", str(folder))
+        patch.setenv("KERNELMARK_MEMORY", "")  # a search is not to depend on other tests
         patch.setenv("TERM", "xterm")
         patch.setenv("LC_ALL", "C.UTF-8")
         yield

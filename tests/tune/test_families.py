@@ -10,12 +10,13 @@ from types import SimpleNamespace
 import pytest
 
 from kernelmark import ops
+from kernelmark.backends._memory import Searched
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.result import config_key
 from kernelmark.runners.local import LocalRunner
 from kernelmark.tune import journal
 from kernelmark.tune.driver import Driver
-from kernelmark.tune.families import RADIUS, Searched, joined, ranked
+from kernelmark.tune.families import RADIUS, joined, ranked
 from kernelmark.tune.plans import Budget, TunePlan, distance, plan_text, read_plan
 from kernelmark_dev.tuning import fake_plans
 

@@ -70,6 +70,7 @@ plans = st.builds(
     ).map(FrozenDict),
     count=st.integers(1, 10**9),
     share=st.floats(0, 1),
+    threads=st.integers(0, 999),
     reference_s=st.floats(0, 1e3),
     blas=st.dictionaries(names, words, max_size=4).map(FrozenDict),
 )

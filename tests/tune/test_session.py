@@ -7,15 +7,19 @@ import pytest
 
 from kernelmark import ops
 from kernelmark.backends import fake
+from kernelmark.backends._memory import Searched
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Status, config_key
+from kernelmark.core.timing import Timer
 from kernelmark.devices.fake import FakeDevice
-from kernelmark.tune import strategies
-from kernelmark.tune.driver import MAX_FAILURES, Pipeline, Session, Winner, distance, starts_from
+from kernelmark.runners import kernel_files
+from kernelmark.tune import driver, strategies
+from kernelmark.tune.driver import MAX_FAILURES, Pipeline, Session, prior_of
 from kernelmark.tune.evaluate import Evaluator, ladder, static_reason
 from kernelmark.tune.journal import Journal, Trial, out_of_minutes, read_journal
-from kernelmark.tune.plans import Budget
+from kernelmark.tune.plans import Budget, distance
+from kernelmark.tune.strategies.base import Points
 from kernelmark_dev.tuning import fake_plans
 
 INFO = FakeDevice().info
@@ -122,7 +126,7 @@ def test_a_session_that_is_cut_off_anywhere_walks_on_the_same_way(tmp_path, pipe
         before, _ = driven(first, most=cut)
         first.journal.close()
         # What it would be opened with now is not what it was begun with.
-        second = opened(path, pipeline=Pipeline(pool=9), winners=[])
+        second = opened(path, pipeline=Pipeline(pool=9), memory=[])
         after, again = driven(second)
         assert again.tuned == outcome.tuned
         assert set(names(before + after)) == set(names(whole))
@@ -286,31 +290,6 @@ def test_resources_alone_can_reject(info, used, rejected):
 # Transfer
 
 
-def winner(key, config, **changes):
-    given = {"problem": ops.parse(key), "backend": "fake", "arch": "fake", "config": config}
-    return Winner(**{**given, **changes})
-
-
-def test_the_nearest_winners_of_like_problems_are_starts(tmp_path):
-    points = opened(tmp_path / "a.jsonl")._points
-    config = {**fake.DEFAULT}
-    near, far = {**config, "stages": 2}, {**config, "stages": 3}
-    found = starts_from(
-        PLAN,
-        "fake",
-        [
-            winner("gemm m=4096 n=4096 k=16 dtype=f32", far),
-            winner("gemm m=8 n=24 k=32 dtype=f32", near),
-            winner("gemm m=8 n=24 k=16 dtype=f16", {**config, "stages": 4}),
-            winner("gemm m=8 n=24 k=16 dtype=f32", {**config, "depth": 32}, arch="sm_90"),
-        ],
-        points,
-    )
-    assert [dict(c) for c in found] == [near, far]
-    assert points.nearest({**config, "tile_m": 100})["tile_m"] == 128
-    assert points.nearest({"tile_m": 16}) is None
-
-
 def test_distance_is_in_doublings():
     one, two, other = (
         ops.parse(f"gemm m={m} n=8 k=8 dtype=f32 tb={tb}")
@@ -353,3 +332,59 @@ def test_a_final_that_was_disturbed_is_played_again_and_nothing_else(tmp_path):
     assert len(again) < len(final)  # rounds of the one that was cut off count
     assert outcome.kept, outcome.reason
     assert went_on() == ([], outcome)
+
+
+def remembered(plan, best, others, m=48):
+    """Memory of a search of another size, in which `best` was twice as fast as the rest."""
+    problem = ops.parse(plan.problem.key.replace(f"m={plan.problem.dims['m']}", f"m={m}"))
+    times = {config_key(c): (c, 2e-5) for c in others} | {config_key(best): (best, 1e-5)}
+    return Searched(problem=problem, backend=plan.backend, arch=INFO.arch, times=times)
+
+
+def test_a_search_starts_from_what_memory_predicts_and_keeps_it(tmp_path):
+    points = Points.of(kernel_files.find("fake").space(PLAN.problem, INFO))
+    configs = [points.config(i) for i in range(0, len(points), 3)]
+    memory = [remembered(PLAN, configs[7], configs)]
+    session = opened(tmp_path / "a.jsonl", memory=memory)
+    header = session.header
+    assert header.prior[0] == configs[7]
+    assert header.slowdowns[0] == min(header.slowdowns)
+    first = driven(session, most=12)[0]
+    session.journal.close()
+    keys = list(dict.fromkeys(config_key(request.case.config) for request in first))
+    assert config_key(configs[7]) == keys[1]  # after the default
+    # Continued, it asks the same, whatever is remembered by then.
+    again = opened(tmp_path / "a.jsonl", memory=[])
+    assert again.header == header
+    again.journal.close()
+    cold = opened(tmp_path / "b.jsonl", memory=[])
+    assert cold.header.prior == ()
+    cold.journal.close()
+
+
+def test_a_prior_of_many_configs_keeps_the_best(monkeypatch):
+    space = kernel_files.find("fake").space(PLAN.problem, INFO)
+    points = Points.of(space)
+    configs = [points.config(i) for i in range(len(points))]
+    assert len(configs) > 50
+    memory = [remembered(PLAN, configs[9], configs)]
+    values = prior_of(PLAN, INFO, memory, space)
+    assert next(iter(values)) == configs[9]
+    monkeypatch.setattr(driver, "MOST_PRIOR", 20)
+    thinned = prior_of(PLAN, INFO, memory, space)
+    assert 10 < len(thinned) <= 20
+    assert set(list(values)[:10]) <= set(thinned)
+    assert prior_of(PLAN, INFO, [], space) == {}
+
+
+def test_a_plan_for_one_thread_is_timed_by_cpu_time(tmp_path):
+    cpu = dataclasses.replace(CPU, units=8)
+    assert dataclasses.replace(PLAN, threads=2).device(cpu).units == 2
+    assert PLAN.device(cpu).units == 8
+    plan = dataclasses.replace(PLAN, threads=1)
+    evaluator = Evaluator(plan, plan.device(cpu), Journal(tmp_path / "a.jsonl"))
+    timings = [
+        evaluator.case(PLAN.reference_config, step.timing).timing for step in evaluator.steps
+    ]
+    assert {(timing.timer, timing.threads) for timing in timings} == {(Timer.CPU, 1)}
+    assert plan.device(HOPPER) == HOPPER

@@ -15,7 +15,7 @@ import math
 import os
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +27,8 @@ from kernelmark.api.plan import plan as plan_cases
 from kernelmark.api.roofs import known_roofs
 from kernelmark.api.run import Conduct, measure
 from kernelmark.api.selection import Selection
+from kernelmark.backends import _memory
+from kernelmark.backends._memory import Searched
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.files import user_path
@@ -44,6 +46,7 @@ from kernelmark.runners.events import CaseFinished, Event, Note
 from kernelmark.runners.jobs import compiles
 from kernelmark.runners.local import LocalRunner
 from kernelmark.runners.session import OnEvent
+from kernelmark.stores import default_path
 from kernelmark.tune import evaluate, families, journal, plans, results, strategies
 from kernelmark.tune import summary as summaries
 from kernelmark.tune.driver import Driver
@@ -103,6 +106,7 @@ def run(
     timeout_s: float = TIMEOUT_S,
     compile_timeout_s: float = COMPILE_TIMEOUT_S,
     retry_failed: bool = False,
+    prior: bool = True,
     on_event: OnTuneEvent | None = None,
     store: Store | None = None,
 ) -> Tuned:
@@ -115,6 +119,7 @@ def run(
     timeout_s, compile_timeout_s: limits for one candidate.
     retry_failed: repeat evaluations that may have failed because of the machine. Otherwise
         nothing that is in a journal is evaluated again.
+    prior: start searches from what is known of other problems: see `memory`.
     store: its roofs reveal candidates faster than the device allows, which fail as `impossible`.
 
     Ctrl-C or SIGTERM ends all workers and returns what was reached.
@@ -139,6 +144,7 @@ def run(
         retry_failed=retry_failed,
         on_event=on_event,
         roofs=known_roofs(store, [info.name for info in runner.infos]),
+        memory=memory() if prior else None,
     )
     try:
         with caught_stops():
@@ -212,6 +218,8 @@ def _written(folder: TuningFolder, driver: Driver, *, interrupted: bool = False)
     )
     unread = before.unreadable | broken
     metrics = results.write(folder, outcomes, retired=driver.retired, unreached=unreached)
+    if any(info.kind != "fake" for info in driver.infos):
+        memory(searches_of(folder, driver.outcomes))
     return Tuned(
         folder=folder,
         outcomes=outcomes,
@@ -223,6 +231,60 @@ def _written(folder: TuningFolder, driver: Driver, *, interrupted: bool = False)
         unreadable=FrozenDict({name: why for name, why in unread.items() if name not in run_plans}),
         interrupted=interrupted,
     )
+
+
+def memory_path() -> Path | None:
+    """Return the file of all searches: $KERNELMARK_MEMORY, by default beside the user's store; None
+    if the variable is empty."""
+    path = os.environ.get("KERNELMARK_MEMORY")
+    if path is None:
+        return default_path().with_name("memory.json.gz")
+    return Path(path).expanduser() if path else None
+
+
+def memory(more: Iterable[Searched] = ()) -> list[Searched]:
+    """Return the times of all searches on this machine, from which later searches on other problems
+    and GPUs start. `more` is added to them."""
+    path = memory_path()
+    known = _memory.load(path) if path is not None and path.exists() else []
+    new = list(more)
+    whole = _memory.merged([*known, *new])
+    if new and path is not None:
+        write_memory(path, whole)
+    return whole
+
+
+def write_memory(path: Path, searches: Iterable[Searched]) -> None:
+    """Write the times of searches to a file, which `read_memory` reads on another machine."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _memory.save(path, searches)
+    except OSError as error:
+        raise unwritable(path, error) from None
+
+
+def read_memory(path: str | os.PathLike[str]) -> list[Searched]:
+    """Return the times of the searches in a file of memory, or in a tuning folder."""
+    place = Path(path).expanduser()
+    if not place.is_dir():
+        return _memory.load(place)
+    folder = TuningFolder.open(place)
+    return searches_of(folder, [p.stem for p in sorted(folder.trials.glob("*.jsonl"))])
+
+
+def searches_of(folder: TuningFolder, names: Iterable[str]) -> list[Searched]:
+    """Return the times in these journals of a tuning folder, by backend. Those of kernel files are
+    left out, which may be another kernel tomorrow."""
+    found: list[Searched] = []
+    for name in names:
+        header, trials, _ = journal.load_journal(folder.journal(name))
+        if header is None:
+            continue
+        whole = families.searched(header, journal.reached(trials, evaluate.STEPS))
+        for backend in backends.names_of(header.backend):
+            if not backends.is_file(backend):
+                found += _memory.of_backend(whole, backend)
+    return found
 
 
 def check(
@@ -252,6 +314,7 @@ __all__ = [
     "Summary",
     "Tuned",
     "check",
+    "memory",
     "plan",
     "quality",
     "read_space",
@@ -489,6 +552,7 @@ def plan(
     budget: Budget | None = None,
     acceptance: Acceptance | None = None,
     family: int = 0,
+    threads: int = 0,
     force: bool = False,
 ) -> Planned:
     """Write a plan for each problem of a tuning folder that is worth tuning.
@@ -503,6 +567,7 @@ def plan(
     strategy, seed, budget: how to search, and for how long.
     acceptance: least improvement that is kept.
     family: candidates of a problem that follows one of similar sizes; 0 searches each in full.
+    threads: CPU threads, 0 for every core; a single one is timed by CPU time.
     force: overwrite plans that were edited by hand.
     """
     backend = backends.canonical(backend)
@@ -519,7 +584,10 @@ def plan(
         seed=seed,
         budget=budget or Budget(),
         acceptance=acceptance or Acceptance(),
+        threads=threads,
     )
+    targets.check_threads(info, threads)
+    info = plans.used_by(info, threads)
     _check_settings(chosen, info, here=arch is None, named=reference is not None)
     journal.check_backend(folder, backend, info.arch)
     costs = _picked(plans.costs_of(workload, summary, thr), requested, folder)
@@ -530,8 +598,11 @@ def plan(
         blas=_logged(workload),
         settings=chosen,
         info=info,
-        # Times from another architecture weight the problems, but are no reference times here.
-        timed_by=summary.basis.backend if summary and summary.basis.arch == info.arch else "",
+        # Times from another architecture, or of more threads, weight the problems, but are no
+        # reference times here.
+        timed_by=summary.basis.backend
+        if summary and summary.basis.arch == info.arch and not threads
+        else "",
     )
     if family:
         followed = families.joined([draft.plan for draft in drafts], family)

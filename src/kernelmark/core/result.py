@@ -633,6 +633,10 @@ def _anything(config: Config) -> str | None:
     return None
 
 
+def _itself(config: Config) -> Config:
+    return config
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
     """A search space: ordered parameters, each with ordered values. `forbids` returns the reason
@@ -656,7 +660,10 @@ class Space:
     numbers, always as many, that a model of their times may learn from.
 
     `alternatives` are the spaces of several backends, by name, of which a config is a point of one:
-    see `union`."""
+    see `union`.
+
+    `canonical` maps a config of another problem's space to the one that is the same kernel here:
+    of values that make no difference, `forbids` allows only the least."""
 
     parameters: Mapping[str, tuple[ConfigValue, ...]]
     default: Config = field(default_factory=FrozenDict)
@@ -670,6 +677,7 @@ class Space:
         default_factory=FrozenDict
     )
     alternatives: Mapping[str, Space] = field(default_factory=FrozenDict)
+    canonical: Callable[[Config], Config] = _itself
 
     @classmethod
     def union(cls, spaces: Mapping[str, Space]) -> Space:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kernelmark.backends._memory import Searched
 from kernelmark.core.errors import NothingToDo
 from kernelmark.core.result import BACKEND, Status, config_key
 from kernelmark.core.units import bytes_text, counted, time_text, width_text
@@ -103,6 +104,27 @@ def plan_table(drafts: Sequence[Draft], fates: Mapping[str, Fate]) -> Table:
             for draft in drafts
         ),
     )
+
+
+def memory_records(searches: Sequence[Searched]) -> Records:
+    """Return one record per backend, architecture and op of remembered searches."""
+    groups: dict[tuple[str, str, str], list[Searched]] = {}
+    for search in searches:
+        groups.setdefault((search.backend, search.arch, search.problem.op), []).append(search)
+    return [
+        {
+            **dict(zip(("backend", "arch", "op"), key, strict=True)),
+            "problems": len(group),
+            "times": sum(len(search.times) for search in group),
+        }
+        for key, group in sorted(groups.items())
+    ]
+
+
+def memory_table(searches: Sequence[Searched]) -> Table:
+    """Return a table of the backends, architectures and ops of remembered searches."""
+    rows = (tuple(map(str, record.values())) for record in memory_records(searches))
+    return _table("backend,arch,op,>problems,>times", rows)
 
 
 def plan_records(

@@ -34,7 +34,7 @@ _NAMES = (
     "PYTHONPATH",
 )
 # The location of kernelmark's files does not affect results.
-_PATHS = ("KERNELMARK_CACHE", "KERNELMARK_STORE")
+_PATHS = ("KERNELMARK_CACHE", "KERNELMARK_MEMORY", "KERNELMARK_STORE")
 _GIT_TIMEOUT_S = 5.0
 _HEAD = "# branch.oid "
 _DISTRIBUTION_NAME = re.compile(r"^Name: *(\S+)", re.MULTILINE)

@@ -7,13 +7,14 @@ repeats the same requests, without measuring, up to where it was interrupted.
 
 Each device times one case at a time. Cores compile what the sessions may request next: each session
 has a pool of candidates, of which it times the most promising by all results so far. Sessions open
-in a window over the list of plans, longest first, so that the winners a session starts from depend
-on the list, and not on which session ended first.
+in a window over the list of plans, longest first, so that what a session starts from depends on the
+list, and not on which session ended first.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import statistics
 import time
@@ -22,13 +23,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from kernelmark.backends import names_of
+from kernelmark.backends import _memory, names_of
+from kernelmark.backends._memory import Searched
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.metric import Roof
-from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
-from kernelmark.core.result import Case, Config, Space, Status, config_key, join_config
+from kernelmark.core.result import Case, Config, Space, Status, join_config
 from kernelmark.host.cache import digest
 from kernelmark.runners import kernel_files
 from kernelmark.runners.capture import kernelmark_version
@@ -43,16 +44,16 @@ from kernelmark.runners.pool import Finished as JobFinished
 from kernelmark.runners.pool import Outcome as JobOutcome
 from kernelmark.tune import strategies
 from kernelmark.tune.evaluate import (
+    STEPS,
     Evaluator,
     Request,
     TrialRound,
     Work,
     compiled_trial,
-    ladder,
     static_reason,
     trial_of,
 )
-from kernelmark.tune.families import Searched, ranked
+from kernelmark.tune.families import ranked, searched
 from kernelmark.tune.finals import finals, nothing_found, timings
 from kernelmark.tune.journal import (
     COMPILE,
@@ -72,7 +73,6 @@ from kernelmark.tune.journal import (
 from kernelmark.tune.plans import (
     TunePlan,
     decision_digest,
-    distance,
     narrowed,
     plan_digest,
     search_digest,
@@ -82,43 +82,29 @@ from kernelmark.tune.progress import Began, Ended, Evaluated, Event, Expected, R
 from kernelmark.tune.results import Outcome
 from kernelmark.tune.strategies.base import ONE_AT_A_TIME, Pipeline, Points, Proposals
 
-_MOST_STARTS = 3  # winners of similar problems
+_MOST_STARTS = 3  # configs that the prior predicts to be the best
+# Configs of a prior; more make its model slow and hardly better.
+MOST_PRIOR = 150
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Winner:
-    """The best config that a search found for a problem, whether it was kept or not."""
-
-    problem: Problem
-    backend: str
-    arch: str
-    config: Config
-
-
-def starts_from(
-    plan: TunePlan, arch: str, winners: Iterable[Winner], points: Points
-) -> list[Config]:
-    """Return winners of problems that differ from the plan's in sizes only, mapped to points of
-    its space, nearest problem first."""
+def prior_of(
+    plan: TunePlan, info: DeviceInfo, memory: Iterable[Searched], space: Space
+) -> dict[Config, float]:
+    """Return configs of the plan's space with their times as predicted from memory: the logarithms
+    of their ratios to the best of their backend. If there are many, the slower ones are thinned."""
+    searches = list(memory)
     names = names_of(plan.backend)
-    near = [
-        (
-            distance(plan.problem, winner.problem),
-            config_key(winner.config),
-            join_config(winner.backend, winner.config) if len(names) > 1 else winner.config,
-        )
-        for winner in winners
-        if winner.backend in names and winner.arch == arch
-    ]
-    near = sorted((n for n in near if math.isfinite(n[0])), key=lambda n: n[:2])
-    configs: dict[str, Config] = {}
-    for _, _, winning in near:
-        config = points.nearest(winning)
-        if config is not None:
-            configs.setdefault(config_key(config), config)
-        if len(configs) == _MOST_STARTS:
-            break
-    return list(configs.values())
+    values: dict[Config, float] = {}
+    for name in names:
+        own = [search for search in searches if search.backend == name]
+        part = space.alternatives.get(name, space)
+        predicted = _memory.predicted(plan.problem, info.arch, own, part)
+        best = MOST_PRIOR // len(names) // 2
+        step = max(1, -(-(len(predicted) - best) // best))
+        for config, slowdown in [*predicted[:best], *predicted[best::step]]:
+            key = join_config(name, config) if len(names) > 1 else config
+            values[key] = float(f"{slowdown:.4g}")
+    return values
 
 
 # A search ends after this many failed candidates without a success. In a space in which nine of ten
@@ -136,11 +122,11 @@ class Session:
         journal: Journal,
         *,
         pipeline: Pipeline | None = None,
-        winners: Iterable[Winner] = (),
         pool: Sequence[Config] = (),
+        memory: Iterable[Searched] = (),
     ) -> None:
         self.plan = plan
-        self.info = info
+        self.info = info = plan.device(info)
         self.journal = journal
         self.stop = False
         self.best: Trial | None = None
@@ -158,12 +144,14 @@ class Session:
         pipeline = pipeline or Pipeline()
         starts = [*([space.default] if space.default else []), *space.seeds]
         own_starts = len(starts)
+        prior: dict[Config, float] = {}
         if journal.header is not None:
             starts = list(journal.header.starts)
         elif plan.follows:
             starts += pool[: plan.budget.evaluations]
         else:
-            starts += starts_from(plan, info.arch, winners, self._points)
+            prior = prior_of(plan, info, memory, space)
+            starts += sorted(prior, key=prior.__getitem__)[:_MOST_STARTS]
         # Of one that follows, only what the starts have: listing the whole space takes a second.
         if plan.follows and len(starts) > own_starts:
             self._searched = _spanned(space, starts)
@@ -182,6 +170,8 @@ class Session:
                 refill=pipeline.refill,
                 lag=pipeline.lag,
                 starts=tuple(starts),
+                prior=tuple(prior),
+                slowdowns=tuple(prior.values()),
                 at=now(),
             )
         )
@@ -257,6 +247,8 @@ class Session:
             seed=self.plan.seed,
             starts=[number for number in numbers if number is not None],
         )
+        prior = zip(map(self._points.index, self.header.prior), self.header.slowdowns, strict=True)
+        search.learn({number: slowdown for number, slowdown in prior if number is not None})
         header = self.header
         pipeline = Pipeline(pool=header.pool, refill=header.refill, lag=header.lag)
         proposals = Proposals(search, pipeline, self.limit)
@@ -344,6 +336,9 @@ class Driver:
     `cut` lists those whose search ended with the time of the run, and `spent` those whose search
     ended with the minutes of the plan, with the number of candidates that the plan requests.
 
+    Searches have a prior from `memory`, from the times that backends ship, and from the searches of
+    the run that ended before; with `memory` None they have none.
+
     `minutes` from now on searches end, early enough for their finals; what still runs at the end of
     them is stopped, and continued by the next run."""
 
@@ -357,6 +352,7 @@ class Driver:
         retry_failed: bool = False,
         on_event: OnEvent | None = None,
         roofs: Sequence[Roof] = (),
+        memory: Sequence[Searched] | None = (),
     ) -> None:
         # Those that follow another one come after all that are searched in full.
         self.plans = sorted(plans, key=lambda plan: (bool(plan.follows), -_cost(plan), plan.name))
@@ -367,6 +363,7 @@ class Driver:
         self.spent: dict[str, int] = {}
         self._trials = trials
         self._retry_failed = retry_failed
+        self._memory = memory
         self._roofs = tuple(roofs)
         self._emit: OnEvent = on_event or (lambda event: None)
         jobs = runner.jobs if any(compiles(plan.backend) for plan in plans) else 0
@@ -374,6 +371,7 @@ class Driver:
         self._ahead = CompileAhead(self.pool)
         self._devices = self.pool.devices
         self._window = min(len(plans), OPEN * len(self._devices))
+        self.infos = tuple(runner.infos)
         self._pipeline = self._choose_pipeline(jobs, runner.infos[0].kind)
         self._live: list[Live] = []
         self._next = 0
@@ -449,8 +447,6 @@ class Driver:
 
     def _open(self, plan: TunePlan, before: Sequence[str]) -> None:
         slot = self._freest()
-        ended = [self.outcomes[name] for name in before if name in self.outcomes]
-        winners = [_winner(outcome) for outcome in ended if outcome.tuned.config]
         journal = None
         try:
             journal = Journal(self._trials / f"{plan.name}.jsonl", retry_failed=self._retry_failed)
@@ -460,7 +456,12 @@ class Driver:
                 known = filter(None, map(self._searched, names))
                 pool = ranked(plan, slot.info.arch, known)
             session = Session(
-                plan, slot.info, journal, pipeline=self._pipeline, winners=winners, pool=pool
+                plan,
+                slot.info,
+                journal,
+                pipeline=self._pipeline,
+                pool=pool,
+                memory=self._known(plan, slot.info, before) if journal.header is None else (),
             )
         except KernelmarkError as error:
             if journal is not None:
@@ -479,14 +480,21 @@ class Driver:
         )
         self._advance(live)
 
+    def _known(self, plan: TunePlan, info: DeviceInfo, before: Sequence[str]) -> list[Searched]:
+        """Return the searches that the prior of a plan may come from."""
+        if self._memory is None or plan.follows:
+            return []
+        shipped = [_memory.shipped(name, info.arch) for name in names_of(plan.backend)]
+        ended = filter(None, map(self._searched, before))
+        return [*self._memory, *ended, *itertools.chain.from_iterable(shipped)]
+
     def _searched(self, name: str) -> Searched | None:
         """Return the search of a plan that has ended, also in an earlier run."""
         path = self._trials / f"{name}.jsonl"
         if name not in self._families and path.exists():
             header, trials, _ = load_journal(path)
             if header is not None:
-                steps = [step.name for step in ladder(self._devices[0].info)]
-                self._families[name] = Searched.of(header, reached(trials, steps))
+                self._families[name] = searched(header, reached(trials, STEPS))
         return self._families.get(name)
 
     def _freest(self) -> Slot:
@@ -664,13 +672,6 @@ class Driver:
         for live in self._live:
             if live.slot is lost:
                 live.slot = self._freest()
-
-
-def _winner(outcome: Outcome) -> Winner:
-    tuned = outcome.tuned
-    return Winner(
-        problem=outcome.problem, backend=tuned.backend, arch=outcome.arch, config=tuned.config
-    )
 
 
 def _cost(plan: TunePlan) -> float:

@@ -94,6 +94,9 @@ T = TypeVar("T")
 Work = Generator[TrialRound, None, T]
 
 
+STEPS = ("look", "short", "full")  # names of the steps of all devices, in order
+
+
 def ladder(info: DeviceInfo) -> tuple[TrialStep, ...]:
     """Return the steps for a device. On a GPU, creating inputs takes as long as a short timing, so
     there is one short step; on a CPU, a slow candidate is dropped after a single launch."""
@@ -203,6 +206,7 @@ class Evaluator:
 
     def case(self, config: Config, timing: Timing) -> Case:
         plan = self.plan
+        timing = dataclasses.replace(timing, threads=plan.threads)
         return Case(problem=plan.problem, backend=plan.backend, config=config, timing=timing)
 
     def _climbs(self, trial: Trial, step: TrialStep) -> bool:

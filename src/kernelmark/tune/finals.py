@@ -392,6 +392,7 @@ class _Final:
             )
 
     def _case(self, side: FinalSide, timing: Timing, problem: Problem) -> Case:
+        timing = dataclasses.replace(timing, threads=self.plan.threads)
         return Case(problem=problem, backend=side.backend, config=side.config, timing=timing)
 
     @cached_property

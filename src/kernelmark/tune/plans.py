@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kernelmark import backends, ops
+from kernelmark.backends._memory import doublings
 from kernelmark.backends.base import Backend
 from kernelmark.core import codec
 from kernelmark.core.environment import DeviceInfo
@@ -35,7 +36,7 @@ from kernelmark.stats.paired import least_rounds
 from kernelmark.tune import strategies
 from kernelmark.tune.folder import FolderState, TuningFolder, unreadable, write_whole
 from kernelmark.tune.folder import digest as text_digest
-from kernelmark.tune.strategies.base import Points, doublings
+from kernelmark.tune.strategies.base import Points
 from kernelmark.tune.summary import Cost, Summary, counted, counts, summary
 from kernelmark.workloads.workload import Workload
 
@@ -100,6 +101,18 @@ class TunePlan:
     reference_s: float = 0.0  # from the summary; 0 if not timed
     blas: Mapping[str, str] = field(default_factory=FrozenDict)
     follows: str = ""
+    threads: int = 0  # of a CPU; 0: every core
+
+    def device(self, info: DeviceInfo) -> DeviceInfo:
+        """Return the device as the plan uses it: with as many cores as it has threads."""
+        return used_by(info, self.threads)
+
+
+def used_by(info: DeviceInfo, threads: int) -> DeviceInfo:
+    """Return a CPU with as many cores as `threads`; 0 keeps all."""
+    if not threads or info.kind != "cpu":
+        return info
+    return dataclasses.replace(info, units=min(threads, info.units))
 
 
 def distance(problem: Problem, other: Problem) -> float:
@@ -276,6 +289,7 @@ _NAMES_A_FILE = re.compile(rb'\.(py|cu|hip)"')
 
 _TOP = (
     *("name", "problem", "count", "share", "backend", "arch", "strategy", "seed", "follows"),
+    "threads",
     *("reference", "budget", "acceptance", "space", "blas"),
 )
 _REFERENCE = ("backend", "time_s", "config")
@@ -303,6 +317,7 @@ def plan_text(plan: TunePlan, *, space: Space | None = None) -> str:
         f"strategy = {value_text(plan.strategy)}",
         f"seed = {plan.seed}  # the same seed gives the same search",
         *([_follows_text(plan)] if plan.follows else []),
+        *([f"threads = {plan.threads}  # one is timed by CPU time"] if plan.threads else []),
         *_limits(plan),
         *_space(plan, space or Space(parameters={})),
     ]
@@ -436,6 +451,7 @@ def read_plan(path: Path) -> TunePlan:
         strategy=strategy,
         seed=plan.whole("seed", 1, least=0),
         follows=plan.text("follows", ""),
+        threads=plan.whole("threads", 0, least=0),
         budget=plan.table("budget").numbers(Budget),
         acceptance=plan.table("acceptance").numbers(Acceptance),
         space=plan.table("space").lists(),
@@ -675,6 +691,7 @@ class Settings:
     seed: int = 1
     budget: Budget = field(default_factory=Budget)
     acceptance: Acceptance = field(default_factory=Acceptance)
+    threads: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -774,6 +791,7 @@ def drafts(
             arch=info.arch,
             strategy=settings.strategy,
             seed=settings.seed,
+            threads=settings.threads,
             budget=settings.budget,
             acceptance=settings.acceptance,
             space=FrozenDict({n: v for n, v in space.parameters.items() if len(v) <= _MOST_LISTED}),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import importlib
 import importlib.metadata
 import importlib.util
@@ -10,6 +12,7 @@ from types import ModuleType
 from typing import cast
 
 from kernelmark import ops
+from kernelmark.backends import _memory
 from kernelmark.backends._rules import ON_AMD, not_installed, unknown_op, wrong_device
 from kernelmark.backends.base import Backend, Kernel
 from kernelmark.backends.triton.configs import check_config
@@ -66,11 +69,12 @@ class TritonBackend(Backend):
         return cast("str | None", _planner(problem).supports(problem, info))
 
     def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
-        return cast(Space, _planner(problem).space(problem, info))
+        space = cast(Space, _planner(problem).space(problem, info))
+        return dataclasses.replace(space, default=_default(problem, info))
 
     def default(self, problem: Problem, info: DeviceInfo) -> Config:
         """Return the config that `{}` stands for."""
-        return cast(Config, _planner(problem).default(problem, info))
+        return _default(problem, info)
 
     def compile(self, problem: Problem, config: Config, info: DeviceInfo) -> KernelInfo:
         plan = _plan(problem, config, info)
@@ -84,10 +88,19 @@ class TritonBackend(Backend):
         return TritonKernel(plan, cast(TritonGpu, device), sets)
 
 
+@functools.lru_cache(maxsize=256)
+def _default(problem: Problem, info: DeviceInfo) -> Config:
+    """Return what the shipped times predict to be the best config, else what the rules choose."""
+    planner = _planner(problem)
+    predicted = _memory.guess("triton", problem, info, lambda: planner.space(problem, info))
+    return predicted or cast(Config, planner.default(problem, info))
+
+
 def _plan(problem: Problem, config: Config, info: DeviceInfo) -> KernelPlan:
     planner = _planner(problem)
     check_config(config, planner.default(problem, info))
-    plan = cast(KernelPlan, planner.plan(problem, config, info))
+    # The missing values of a part of a config come from the rules, which fit them to each other.
+    plan = cast(KernelPlan, planner.plan(problem, config or _default(problem, info), info))
     if info.kind != "hip":
         return plan
     tensors = ops.registry.get(problem.op).tensors(problem)

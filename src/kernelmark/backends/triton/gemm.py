@@ -430,6 +430,12 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
         def forbids(config: Config) -> str | None:
             return (transposed if config["turn"] else stored)(config)
 
+    def canonical(config: Config) -> Config:
+        block_m, block_k = int(config["block_m"]), int(config["block_k"])
+        group = _least_group(m, block_m, int(config["group_m"]))
+        split = _least_split(k, int(config["split_k"]), block_k)
+        return FrozenDict({**config, "group_m": group, "split_k": split})
+
     parts = _parts(parameters, forbids) if vendor_of(info.arch) == "hip" else ()
     return Space(
         parameters=parameters,
@@ -437,6 +443,7 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
         forbids=forbids,
         parts=parts,
         exact=bool(parts),
+        canonical=canonical,
     )
 
 

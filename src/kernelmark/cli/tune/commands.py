@@ -16,6 +16,7 @@ from kernelmark.cli.output import check_drawable, draw, put_table, say
 from kernelmark.cli.tune import apply as tune_apply
 from kernelmark.core.errors import NothingToDo, StoreError
 from kernelmark.core.files import user_path
+from kernelmark.core.immutable import not_negative
 from kernelmark.core.units import counted
 from kernelmark.core.verdict import INTERRUPTED, NOTHING, SOME_FAILED
 
@@ -87,6 +88,14 @@ RetryCandidates = Annotated[
         o.RUNNING,
         help="Retry candidates that crashed, ran out of time or memory, or were 'impossible' "
         "(faster than the roofs allow).",
+    ),
+]
+NoPrior = Annotated[
+    bool,
+    o.option(
+        "--no-prior",
+        o.RUNNING,
+        help="Ignore the times of searches on other problems and GPUs (kmark tune memory).",
     ),
 ]
 Timeout = Annotated[
@@ -171,6 +180,7 @@ def run(
     minutes: MinutesInAll = 0.0,
     timeout: Timeout = 30.0,
     retry_failed: RetryCandidates = False,
+    no_prior: NoPrior = False,
     tensilelite: TensileLite = None,
     store: o.StorePlace = None,
     runner: o.Runner = "local",
@@ -197,6 +207,7 @@ def run(
             minutes=minutes,
             timeout_s=timeout,
             retry_failed=retry_failed,
+            prior=not no_prior,
             on_event=on_event,
             store=opened,
         )
@@ -416,6 +427,16 @@ Family = Annotated[
     ),
 ]
 Seed = Annotated[int, o.option("--seed N", SEARCH, help="Seed the search.")]
+CpuThreads = Annotated[
+    int,
+    o.option(
+        "--threads N",
+        SEARCH,
+        help="Tune for N threads of the CPU; 0: every core. A single thread is timed by CPU time, "
+        "which other programs hardly disturb.",
+        check=not_negative,
+    ),
+]
 MinRatio = Annotated[
     float,
     o.option(
@@ -565,6 +586,7 @@ def plan(
     evaluations: Evaluations = 100,
     minutes: Minutes = 0.0,
     family: Family = 0,
+    threads: CpuThreads = 0,
     seed: Seed = 1,
     min_ratio: MinRatio = 1.03,
     min_gain_us: MinGain = 0.5,
@@ -599,6 +621,7 @@ def plan(
         seed=seed,
         budget=Budget(evaluations=evaluations, minutes=minutes),
         family=family,
+        threads=threads,
         acceptance=Acceptance(min_ratio=min_ratio, min_gain_us=min_gain_us),
         force=force,
     )
@@ -709,6 +732,38 @@ def _print_statuses(statuses: Sequence[PlanStatus], *, quiet: bool) -> None:
         say(report.metrics_line(Metrics.of(outcomes)))
 
 
+Memories = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[PATH]…", help="Files of memory, or tuning folders, to add."),
+]
+MemoryFile = Annotated[
+    str | None, o.option("-o --output FILE", o.OUTPUT, help="Write all times to FILE (.json.gz).")
+]
+
+
+def memory(
+    *, paths: Memories = None, output: MemoryFile = None, outputs: o.Outputs, quiet: o.Quiet = False
+) -> int:
+    """Show, add or export the times that searches start from.
+
+    'kmark tune run' adds its searches. Later ones, on other problems and GPUs, start
+    from what these times predict, unless it is given --no-prior.
+    """
+    from kernelmark.api import tuning
+    from kernelmark.report import tuning as report
+
+    known = tuning.memory([s for path in paths or () for s in tuning.read_memory(path)])
+    if output is not None:
+        tuning.write_memory(user_path(output), known)
+    _put(outputs, report.memory_table(known), "", report.memory_records(known))
+    if not quiet:
+        place = tuning.memory_path()
+        say(
+            f"{counted(len(known), 'problem')} in {place or 'no file: $KERNELMARK_MEMORY is empty'}"
+        )
+    return 0
+
+
 app = typer.Typer(
     name="tune", help="Find faster configs for the problems of a workload.", no_args_is_help=True
 )
@@ -718,5 +773,6 @@ app.command("plan")(plan)
 app.command("check")(check)
 app.command("run")(run)
 app.command("show")(show)
+app.command("memory")(memory)
 app.command("apply")(tune_apply.apply)
 app.command("confirm")(tune_apply.confirm)

@@ -120,15 +120,6 @@ class Points:
         numbers = self.find(np.array([code]))
         return int(numbers[0]) if numbers[0] >= 0 else None
 
-    def nearest(self, config: Config) -> Config | None:
-        """Return `config` with each value replaced by the nearest of the space, None if the result
-        is not a point."""
-        if set(config) != set(self.names):
-            return None
-        pairs = zip(self.names, self.values, strict=True)
-        near = FrozenDict({name: _nearest(config[name], values) for name, values in pairs})
-        return None if self.index(near) is None else near
-
     def find(self, codes: NDArray[np.integer]) -> Numbers:
         """Return the number of the point for each row of codes, −1 for rows without a point."""
         if not len(self) or not len(codes):
@@ -191,20 +182,6 @@ class Points:
         return keys[order], order
 
 
-def _nearest(value: ConfigValue, values: tuple[ConfigValue, ...]) -> ConfigValue:
-    if value in values or isinstance(value, str | bool):
-        return value
-    numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
-    return min(numbers, key=lambda v: doublings(v, value), default=value)
-
-
-def doublings(value: float, other: float) -> float:
-    """Return the distance between two sizes in doublings."""
-    if value <= 0 or other <= 0:
-        return abs(value - other)
-    return abs(math.log2(value / other))
-
-
 class UnionPoints(Points):
     """The points of several backends. Point i is point i // n of the i % n-th of n backends, so
     that numbers stay as they are when points are adopted."""
@@ -235,11 +212,6 @@ class UnionPoints(Points):
         points = self.parts.get(backend)
         point = None if points is None else points.index(own)
         return None if point is None else self.number(backend, point)
-
-    def nearest(self, config: Config) -> Config | None:
-        backend, own = split_config(config)
-        near = self.parts[backend].nearest(own) if backend in self.parts else None
-        return None if near is None else join_config(backend, near)
 
 
 def _legal_of_products(
@@ -409,12 +381,16 @@ class Search(ABC):
     @abstractmethod
     def tell(self, point: int, seconds: float | None) -> None:
         """Report the time of a point, None if it failed. The point need not come from `ask` (the
-        default, winners of similar problems)."""
+        default, the best by a prior)."""
 
     def choose(self, pending: Sequence[int]) -> int:
         """Return which of some proposed points to time next: the one that was proposed first,
         unless the times reported since say otherwise."""
         return pending[0]
+
+    def learn(self, prior: Mapping[int, float]) -> None:
+        """Take the predicted times of some points, as logarithms relative to the best, from other
+        problems and GPUs. Called before the first `ask`; a strategy without a model ignores it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -479,7 +455,7 @@ class Strategy(ABC):
         self, points: Points, *, budget: int, seed: int, starts: Sequence[int] = ()
     ) -> Search:
         """Return a search planned for `budget` points. It proposes `starts` first, in order: the
-        default, then winners of similar problems."""
+        default, then the best by a prior."""
 
 
 class Evaluated:
@@ -553,6 +529,11 @@ class UnionSearch(Search):
         self._searches = {name: begin(points.parts[name], own[name]) for name in points.parts}
         self._best = dict.fromkeys(points.parts, math.inf)
         self._asked = dict.fromkeys(points.parts, 0)
+
+    def learn(self, prior: Mapping[int, float]) -> None:
+        for name, search in self._searches.items():
+            own = {n: value for n, value in prior.items() if self._points.part(n)[0] == name}
+            search.learn({self._points.part(n)[1]: value for n, value in own.items()})
 
     def ask(self, n: int) -> list[int]:
         chosen: list[int] = []

@@ -437,6 +437,7 @@ def test_what_is_no_benchmark_is_named(tmp_path):
     with pytest.raises(UsageError) as caught:
         rank_benchmarks(tmp_path)
     assert "x.mlir" in caught.value.message
+    assert '"-":1:' in caught.value.message  # where, not MLIR's heading above it
 
 
 @pytest.mark.parametrize(

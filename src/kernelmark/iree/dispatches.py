@@ -164,7 +164,8 @@ def _benchmark_text(file: Path) -> str:
     try:
         return _without_configs(file.read_text(encoding="utf-8"))
     except (ir.MLIRError, UnicodeDecodeError) as error:
-        raise UsageError(f"it cannot be parsed: {str(error).splitlines()[0]}") from None
+        # MLIR's first line is a heading.
+        raise UsageError(f"it cannot be parsed: {str(error).splitlines()[:2][-1]}") from None
 
 
 _DUMP = "--iree-hal-dump-executable-benchmarks-to"

@@ -7,11 +7,15 @@ import pytest
 import yaml
 
 from kernelmark import ops
+from kernelmark.backends.iree import choices
+from kernelmark.backends.iree.targets import target_named
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.result import KernelInfo
+from kernelmark.iree import gain
 from kernelmark.tune import results
 from kernelmark.tune.folder import TuningFolder
+from kernelmark.tune.install import apply as applying
 from kernelmark.tune.install.apply import Proof
 from kernelmark.tune.install.emitters import registry
 from kernelmark.tune.results import Choice
@@ -59,6 +63,35 @@ def test_export_writes_a_file_that_runs(kmark, tuned, tmp_path):
     assert "read back: 1 winner found, 0 other lookups unchanged" in ended.err
     lookup = runpy.run_path(str(tmp_path / "t.py"))["lookup"]
     assert lookup("gemm", ["f32"] * 4, "nn", 8, 8, 8, arch="fake")["num_warps"] == 4
+
+
+@pytest.mark.parametrize("measured", [True, False])
+def test_an_export_of_iree_has_the_gain_of_its_flags_alone(
+    kmark, tuned, tmp_path, monkeypatch, measured
+):
+    cpu = target_named("cpu")
+    problem = ops.parse("gemm m=64 n=64 k=64 dtype=f32")
+    config = choices.space(problem, cpu).default
+    winner = outcome(
+        arch="x86_64", tuned=Choice(backend="iree", config=config, median_s=1e-5, worst=0.1)
+    )
+    winner = dataclasses.replace(winner, problem=problem)
+    given = []
+
+    def measure(modules, spec, flags, target):
+        given.append((len(modules), spec.read_text(), flags, target))
+        return gain.SpecGain(flags=1.25, spec=3.5)
+
+    monkeypatch.setattr(gain, "measure_gain", measure)
+    if measured:
+        monkeypatch.setattr(applying, "check_here", lambda outcomes: {})
+    file = tmp_path / "t.mlir"
+    words = ("--as", "iree-spec", "--with", "verify=no", "-o", str(file))
+    ended = kmark("export", tuned(winner), *words)
+    assert ended.code == 0
+    assert ("1.25 ×" in ended.err and "3.50 ×" in ended.err) == measured
+    expected = ["--iree-input-demote-f64-to-f32=false", "--iree-opt-data-tiling=false"]
+    assert given == [(1, file.read_text(), tuple(expected), cpu)] * measured
 
 
 def test_export_to_stdout_is_only_data(kmark, tuned):

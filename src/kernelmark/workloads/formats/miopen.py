@@ -150,6 +150,8 @@ class Miopen(LogReader):
 
     def calls(self, kind: str, part: bytes, options: LogOptions) -> Iterator[Call]:
         driver, _, rest = part.decode("utf-8", "replace").partition(" ")
+        if not driver:
+            raise BadLine("is cut off after MIOpenDriver")
         if driver not in _DTYPES:
             raise BadLine(f"is a MIOpenDriver command ({driver[:24]}), which no op computes")
         fields = next(calls.calls_of(calls.options(rest)))

@@ -132,3 +132,17 @@ def test_a_toml_file_that_ends_too_early_has_the_number_of_its_last_line(tmp_pat
     with pytest.raises(UsageError) as refused:
         files.load_toml(path, missing="")
     assert f"line {line}" in refused.value.message
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"a": 1, "é": [1, 2.5, None, True, "x\ny"], "b": {}, "c": [], "d": [[], {"e": [{}]}]},
+        {1: {"x": [1]}, None: [[2]], 2.5: {}, True: {"y": {"z": 0}}},
+        [[1, 2], [{"a": [3]}], "text"],
+        [], {}, "", 1e-300, -0.0,
+    ],
+)  # fmt: skip
+def test_json_is_what_the_library_writes_with_an_indentation(document):
+    expected = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    assert files.json_text(document) == expected

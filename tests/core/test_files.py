@@ -140,3 +140,17 @@ def test_a_file_may_be_named_like_a_user_who_does_not_exist(
     monkeypatch.setenv("HOME", "/somewhere")
     assert files.user_path("~/a") == Path("/somewhere/a")
     assert files.user_path("~nobody-of-this-name.json") == Path("~nobody-of-this-name.json")
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"a": 1, "é": [1, 2.5, None, True, "x\ny"], "b": {}, "c": [], "d": [[], {"e": [{}]}]},
+        {1: {"x": [1]}, None: [[2]], 2.5: {}, True: {"y": {"z": 0}}},
+        [[1, 2], [{"a": [3]}], "text"],
+        [], {}, "", 1e-300, -0.0,
+    ],
+)  # fmt: skip
+def test_json_is_what_the_library_writes_with_an_indentation(document):
+    expected = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    assert files.json_text(document) == expected

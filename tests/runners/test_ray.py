@@ -6,6 +6,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import deque
@@ -14,6 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import kernelmark as km
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.result import Case, Status
@@ -35,6 +39,7 @@ from kernelmark.runners.ray import (
     pack,
     unpack,
 )
+from kernelmark_dev.tuning import fake_plans, make_folder
 
 QUICK = Timing.preset("quick", max_s=0.01, warmup_s=0.0, allocations=1, max_allocations=1)
 H200 = DeviceInfo(name="cuda:0", kind="cuda", model="NVIDIA H200", arch="sm_90", uuid="u0")
@@ -422,6 +427,12 @@ def test_ray_runs_cases_survives_a_dead_actor_and_leaves_nothing(nodes):
     assert sorted(r.case.problem.dims["m"] for r in done) == list(range(1, 10))
     assert {result.status for result in done} == {Status.OK}
     assert len({result.device for result in done}) >= 2
+    assert_no_actor_is_left(nodes)
+
+
+def assert_no_actor_is_left(nodes):
+    import ray
+
     ray.init(address=nodes.address, namespace="kernelmark", log_to_driver=False)
     try:
         end = time.monotonic() + 30
@@ -430,3 +441,65 @@ def test_ray_runs_cases_survives_a_dead_actor_and_leaves_nothing(nodes):
             time.sleep(0.2)
     finally:
         ray.shutdown()
+
+
+def start(nodes, folder, *words):
+    """Start a command on the cluster, with files of its own."""
+    own = {name: str(folder / name.lower()) for name in ("KERNELMARK_CACHE", "KERNELMARK_STORE")}
+    return subprocess.Popen(
+        [sys.executable, "-m", "kernelmark", *words, "--runner", nodes.address],
+        env={**os.environ, **own},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+GEMM = ["-b", "fake", "-o", "gemm", "-a", "m=8", "-a", "n=8", "-a", "k=8", "--dtype", "f32"]
+
+
+@pytest.mark.slow
+def test_ab_measures_both_sides_on_one_device_of_the_cluster(nodes, tmp_path):
+    command = start(nodes, tmp_path, "ab", "-d", "1xfake", *GEMM, "--config", "head:time_us=20")
+    told, _ = command.communicate()
+    assert command.returncode == 1, told
+    assert "1 slower" in told
+
+
+@pytest.mark.slow
+def test_a_tuning_run_uses_the_cluster_and_its_end_leaves_nothing(nodes, tmp_path):
+    """Ended by Ctrl-C in the middle, its trials are kept."""
+    folder = make_folder(tmp_path / "t", fake_plans(2, evaluations=900))
+    command = start(nodes, tmp_path, "tune", "run", str(folder.path), "-d", "2xfake")
+    end = time.monotonic() + 300
+    while not any(path.stat().st_size for path in folder.trials.glob("*.jsonl")):
+        assert time.monotonic() < end
+        assert command.poll() is None, command.stdout.read()
+        time.sleep(0.2)
+    command.send_signal(signal.SIGINT)
+    told, _ = command.communicate(timeout=300)
+    assert command.returncode == 130, told
+    assert_no_actor_is_left(nodes)
+
+
+@pytest.mark.slow
+def test_a_fleet_of_the_cluster_runs_microbenchmarks(nodes, tmp_path):
+    words = ["micro", "stream", "--fleet", "--quick", "-d", "1xcpu", "--json", "-"]
+    command = start(nodes, tmp_path, *words)
+    told, _ = command.communicate()
+    assert command.returncode == 0, told
+
+
+@pytest.mark.slow
+def test_python_runs_on_the_cluster(nodes, tmp_path, monkeypatch):
+    monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path))
+    found = km.run(
+        problem="gemm m=8 n=8 k=8 a=f32",
+        backend="fake",
+        device="1xfake",
+        timing=QUICK,
+        runner=nodes.address,
+    )
+    (result,) = found.results
+    assert result.status is Status.OK
+    assert result.device.endswith("/fake")

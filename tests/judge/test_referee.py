@@ -112,6 +112,8 @@ def test_honest_kernels_are_not_refused(kernel: Attack):
     ("name", "codes"),
     [
         ("library_call", {"worker-signalled"}),
+        ("memo_some_tiles", {"projection-wrong", "values-wrong"}),
+        ("memo_tenth_of_depth", {"projection-wrong", "values-wrong"}),
         ("library_copy", {"library-used", "worker-signalled"}),
         ("stale_arguments", {"not-written"}),
         ("scribble_pages", {"stray-write", "guards-overwritten"}),

@@ -203,12 +203,11 @@ def _contest(row: RecordedChoice, plan: AuditPlan, info: DeviceInfo) -> Contest:
         reason, space = str(error.message), None
     if reason:
         return Contest(row=row, reason=reason)
-    default = row.default or Contender(backend=row.choice.backend)
+    usual = row.default or Contender(backend=row.choice.backend)
+    default = None if _unable(usual, row.problem, info) else usual
     same = {_identity(row.choice, space)}
     contenders = []
-    if _unable(default, row.problem, info):
-        default = None
-    elif _identity(default, space) not in same:
+    if default is not None and _identity(default, space) not in same:
         contenders.append(default)
         same.add(_identity(default, space))
     draw = random.Random(f"{plan.rule.seed} {row.problem.key}")
@@ -231,13 +230,17 @@ def _unable(contender: Contender, problem: Problem, info: DeviceInfo) -> str:
     """Return why a contender cannot compute the problem here, or ""."""
     try:
         backend = kernel_files.find(contender.backend)
-        reason = backend.available() or backend.missing_on(info.kind)
-        reason = reason or backend.supports(problem, info)
-        if not reason:
-            backend.check_config(problem, contender.config, info)
+        for reason in (
+            backend.available(),
+            backend.missing_on(info.kind),
+            backend.supports(problem, info),
+        ):
+            if reason:
+                return reason
+        backend.check_config(problem, contender.config, info)
     except (CaseError, UsageError) as error:
         return str(error.message)
-    return reason or ""
+    return ""
 
 
 def _space_of(choice: Contender, problem: Problem, info: DeviceInfo) -> Space | None:
@@ -330,9 +333,8 @@ def audit(
 
 
 def _key(pair: Pair) -> tuple[str, str, str]:
-    return pair.base.problem.key, *(
-        Contender(backend=case.backend, config=case.config).key for case in pair.cases
-    )
+    other, choice = (Contender(backend=c.backend, config=c.config).key for c in pair.cases)
+    return pair.base.problem.key, other, choice
 
 
 def _judged(
@@ -351,8 +353,6 @@ def _judged(
         return audited
     keys = {other: (row.problem.key, other.key, choice.key) for other in contest.contenders}
     measured = {other: rows[key] for other, key in keys.items() if key in rows}
-    if applied is Applied.UNKNOWN and log:
-        applied = _by_kernel_name(measured.get(contest.default) if contest.default else None, log)
     verdict, reason = judge(measured, contest.default)
     return dataclasses.replace(
         audited,
@@ -364,21 +364,7 @@ def _judged(
         ties=tuple(o for o, pair in measured.items() if pair.status is VerdictStatus.SAME),
         flips=flip_rate(measured.values()),
         stable=stable_choice(choice, measured, contest.default),
-        applied=applied,
     )
-
-
-def _by_kernel_name(default: Row | None, log: str) -> Applied:
-    """Return what the names of kernels in a profile prove: only names that the default does not
-    have, and of libraries, whose names identify a solution."""
-    if default is None or default.head.case.backend in ("triton", "torch", "fake"):
-        return Applied.UNKNOWN
-    own, other = default.head.kernel.name, default.base.kernel.name
-    if not own or not other or own == other:
-        return Applied.UNKNOWN
-    if own in log:
-        return Applied.YES
-    return Applied.NO if other in log else Applied.UNKNOWN
 
 
 Measured = Mapping[Contender, Row]

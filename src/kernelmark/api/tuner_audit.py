@@ -11,9 +11,9 @@ interval spans those of all contenders, from the largest lower end to the larges
 every interval covers its own ratio. So it also holds for the best of them; it says nothing about
 configs that were not measured.
 
-A choice is changed only where another contender is proven faster. Of those that cannot be told from
-the fastest of them, the default is taken, else the first by its text. Other choices stay, so that
-an audit of an audited file, and audits on several ranks, write the same.
+A choice is changed only where another contender is proven faster. Of those within the rule's delta
+of the fastest of them, the default is taken, else the first by its text. Other choices stay, so
+that an audit of an audited file, and audits on several ranks, write the same.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from kernelmark.core.timing import Timing
 from kernelmark.core.verdict import INTERRUPTED, NOTHING, REGRESSION, SOME_FAILED, VerdictStatus
 from kernelmark.runners import kernel_files, targets
 from kernelmark.runners.ab import ROUND, OnEvent, Opener, Pair, Row, Rule, Side
+from kernelmark.stats.paired import DELTA
 from kernelmark.tune.install.emitters.base import CannotWrite
 from kernelmark.tune.recorded import format_of
 from kernelmark.tune.recorded.base import (
@@ -203,12 +204,11 @@ def _contest(row: RecordedChoice, plan: AuditPlan, info: DeviceInfo) -> Contest:
         reason, space = str(error.message), None
     if reason:
         return Contest(row=row, reason=reason)
-    default = row.default or Contender(backend=row.choice.backend)
+    usual = row.default or Contender(backend=row.choice.backend)
+    default = None if _unable(usual, row.problem, info) else usual
     same = {_identity(row.choice, space)}
     contenders = []
-    if _unable(default, row.problem, info):
-        default = None
-    elif _identity(default, space) not in same:
+    if default is not None and _identity(default, space) not in same:
         contenders.append(default)
         same.add(_identity(default, space))
     draw = random.Random(f"{plan.rule.seed} {row.problem.key}")
@@ -231,13 +231,17 @@ def _unable(contender: Contender, problem: Problem, info: DeviceInfo) -> str:
     """Return why a contender cannot compute the problem here, or ""."""
     try:
         backend = kernel_files.find(contender.backend)
-        reason = backend.available() or backend.missing_on(info.kind)
-        reason = reason or backend.supports(problem, info)
-        if not reason:
-            backend.check_config(problem, contender.config, info)
+        for reason in (
+            backend.available(),
+            backend.missing_on(info.kind),
+            backend.supports(problem, info),
+        ):
+            if reason:
+                return reason
+        backend.check_config(problem, contender.config, info)
     except (CaseError, UsageError) as error:
         return str(error.message)
-    return reason or ""
+    return ""
 
 
 def _space_of(choice: Contender, problem: Problem, info: DeviceInfo) -> Space | None:
@@ -321,7 +325,7 @@ def audit(
     return AuditReport(
         plan=plan,
         rows=tuple(
-            _judged(file, contest, by_pair, plan.log)
+            _judged(file, contest, by_pair, plan)
             for file in files
             for contest in planned[str(file.path)]
         ),
@@ -330,15 +334,15 @@ def audit(
 
 
 def _key(pair: Pair) -> tuple[str, str, str]:
-    return pair.base.problem.key, *(
-        Contender(backend=case.backend, config=case.config).key for case in pair.cases
-    )
+    other, choice = (Contender(backend=c.backend, config=c.config).key for c in pair.cases)
+    return pair.base.problem.key, other, choice
 
 
 def _judged(
-    file: TunedFile, contest: Contest, rows: Mapping[tuple[str, str, str], Row], log: str
+    file: TunedFile, contest: Contest, rows: Mapping[tuple[str, str, str], Row], plan: AuditPlan
 ) -> AuditedRow:
     row, choice = contest.row, contest.row.choice
+    log, delta = plan.log, plan.rule.delta
     applied = file.format.applied(file.content, row, log) if log else Applied.UNKNOWN
     audited = AuditedRow(
         file=str(file.path),
@@ -351,8 +355,6 @@ def _judged(
         return audited
     keys = {other: (row.problem.key, other.key, choice.key) for other in contest.contenders}
     measured = {other: rows[key] for other, key in keys.items() if key in rows}
-    if applied is Applied.UNKNOWN and log:
-        applied = _by_kernel_name(measured.get(contest.default) if contest.default else None, log)
     verdict, reason = judge(measured, contest.default)
     return dataclasses.replace(
         audited,
@@ -363,22 +365,8 @@ def _judged(
         regret=regret(measured.values()),
         ties=tuple(o for o, pair in measured.items() if pair.status is VerdictStatus.SAME),
         flips=flip_rate(measured.values()),
-        stable=stable_choice(choice, measured, contest.default),
-        applied=applied,
+        stable=stable_choice(choice, measured, contest.default, delta),
     )
-
-
-def _by_kernel_name(default: Row | None, log: str) -> Applied:
-    """Return what the names of kernels in a profile prove: only names that the default does not
-    have, and of libraries, whose names identify a solution."""
-    if default is None or default.head.case.backend in ("triton", "torch", "fake"):
-        return Applied.UNKNOWN
-    own, other = default.head.kernel.name, default.base.kernel.name
-    if not own or not other or own == other:
-        return Applied.UNKNOWN
-    if own in log:
-        return Applied.YES
-    return Applied.NO if other in log else Applied.UNKNOWN
 
 
 Measured = Mapping[Contender, Row]
@@ -448,18 +436,20 @@ def flip_rate(pairs: Iterable[Row]) -> float | None:
     return 1 - max(winners.values()) / rounds
 
 
-def stable_choice(choice: Contender, measured: Measured, default: Contender | None) -> Contender:
-    """Return what to write: the choice, unless a contender is proven faster, or it fails."""
+def stable_choice(
+    choice: Contender, measured: Measured, default: Contender | None, delta: float = DELTA
+) -> Contender:
+    """Return what to write: the choice, unless a contender is proven faster, or it fails.
+
+    Overlapping intervals would be no rule for ties: they depend on the look that decided a pair."""
     faster = {c: pair for c, pair in measured.items() if pair.status is VerdictStatus.SLOWER}
     if any(_choice_fails(pair) for pair in measured.values()):
         # Without times of the choice, contenders are not ordered.
         good = [c for c, pair in measured.items() if pair.base.status is Status.OK]
         return _first(good, default) or choice
-    tests = {c: pair.paired for c, pair in faster.items() if pair.paired is not None}
-    if not tests:
-        return choice
-    least = max(tests.values(), key=lambda test: test.ratio).low
-    return _first([c for c, test in tests.items() if test.high >= least], default) or choice
+    ratios = {c: pair.paired.ratio for c, pair in faster.items() if pair.paired is not None}
+    least = max(ratios.values(), default=0.0) / (1 + delta)
+    return _first([c for c, ratio in ratios.items() if ratio >= least], default) or choice
 
 
 def _first(contenders: Sequence[Contender], default: Contender | None) -> Contender | None:

@@ -67,9 +67,10 @@ def _contender(value: Contender | None) -> str:
 
 def _choice(row: AuditedRow) -> str:
     chosen = row.row.choice
-    if chosen is None or row.verdict is RowVerdict.UNMEASURED:
+    if chosen is None:
         return row.row.recorded
-    return _contender(chosen) + (" *" if row.row.stand_in else "")
+    is_stand_in = row.row.stand_in and row.verdict is not RowVerdict.UNMEASURED
+    return _contender(chosen) + (" *" if is_stand_in else "")
 
 
 COLUMNS = (
@@ -83,7 +84,7 @@ COLUMNS = (
         "text?",
         text=lambda row: short(row.row.problem) if row.row.problem is not None else NONE,
     ),
-    Column("choice", _choice, "what was measured for it; * a stand-in", keep=True),
+    Column("choice", _choice, "what was measured for it; * a stand-in"),
     file_column("recorded", "row.recorded", "the choice as the file has it"),
     file_column("stand_in", "row.stand_in", "not the tuner's own kernel", "true or false"),
     Column(

@@ -286,3 +286,23 @@ def test_every_format_says_what_it_reads():
         assert found.name == name
         assert found.summary
         assert found.facts.exactness
+
+
+AITER = """gfx,cu_num,M,N,K,q_dtype_w,kernelId,splitK,us,kernelName,tflops,bw,errRatio
+gfx942,80,1,1280,8192,torch.int8,34,0,20.5,a8w8_rowwise_256x16x64,1.02,510.5,0.0
+gfx942,80,16,1280,8192,torch.int8,35,1,21.5,a8w8_rowwise_256x32x64,1.02,510.5,0.0
+gfx942,80,32,1280,8192,torch.int8,35,0,22.5,a8w8_rowwise_256x32x64,1.02,510.5,0.0
+"""
+
+
+def test_aiter_tables_and_what_proves_their_use(rows):
+    found, file, (first, second, third) = rows("a8w8_tuned_gemm.csv", AITER)
+    assert first.choice.config == {"kernel": "ck", "kernel_id": 34, "split_k": 0}
+    hit = "shape is M:1, N:1280, K:8192, found padded_M: 1, N:1280, K:8192 is tuned on cu_num = 80"
+    missed = "shape is M:1, N:1280, K:8192, not found tuned config in a.csv, will use default"
+    assert found.applied(file, first, hit) is Applied.YES
+    assert found.applied(file, second, hit) is Applied.UNKNOWN
+    assert found.applied(file, first, missed) is Applied.NO
+    # a kernel that two rows have proves neither
+    assert found.applied(file, first, "a8w8_rowwise_256x16x64") is Applied.YES
+    assert found.applied(file, third, "a8w8_rowwise_256x32x64") is Applied.UNKNOWN

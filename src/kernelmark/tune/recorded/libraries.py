@@ -130,6 +130,7 @@ class TunableOpChoices(ChoiceFormat):
                 recorded=solution,
                 problem=None if reason else row.problem,
                 choice=contender,
+                default=_TORCH,  # what PyTorch runs without the file
                 reason=reason,
             )
 
@@ -203,7 +204,10 @@ class AiterTables(ChoiceFormat):
             )
 
     def applied(self, file: ResultFile, row: RecordedChoice, log: str) -> Applied:
-        """AITER_LOG_TUNED_CONFIG=1 logs every lookup of a GEMM."""
+        """AITER_LOG_TUNED_CONFIG=1 logs every lookup of a GEMM. In a profile, the name of a kernel
+        that only this row has is a proof too."""
+        if row.label in log and file.text.count(row.label) == 1:
+            return Applied.YES
         if row.problem is None or row.problem.op == "moe":
             return Applied.UNKNOWN
         dims = {name: row.problem.dims.get(name, 0) for name in "mnk"}

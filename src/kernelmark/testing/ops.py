@@ -243,7 +243,9 @@ def _holds(when: str, problem: Problem) -> bool:
     values = {**problem.options, **problem.dtypes}
     for clause in filter(None, when.split(", ")):
         name, equal, choices = clause.partition("=" if "=" in clause else "≠")
-        listed = values[name] in [parse_value(word) for word in choices.split("|")]
+        # A parameter that is only in the problem if it is not the default is none otherwise.
+        value = values.get(name, "none")
+        listed = value in [parse_value(word) for word in choices.split("|")]
         if listed != (equal == "="):
             return False
     return True

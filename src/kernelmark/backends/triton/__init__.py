@@ -35,14 +35,14 @@ _PLANNERS = {
 }
 _OPS = (
     *("gemm *", "batched_gemm*", "attention *", "conv *", "moe *"),
-    *("gemm_epilogue *scale=row", "gemm_epilogue *scale=block", "!gemm_epilogue *act=*"),
+    *("gemm_epilogue *scale=row", "gemm_epilogue *scale=block", "!gemm_epilogue *act=[!n]*"),
     "!*w_order=tiled",
     *("!*f64", "!*acc=f16", "!attention *dtype=f32*", "!moe *=f32"),
 )
 
 
 class TritonBackend(Backend):
-    """GEMM, batched GEMM, attention, convolution and mixture of experts in Triton."""
+    """GEMM, batched and scaled GEMM, attention, convolution and mixture of experts in Triton."""
 
     name = "triton"
     summary = (
@@ -51,7 +51,7 @@ class TritonBackend(Backend):
     )
     device_kinds = ("cuda", "hip")
     supports_examples = FrozenDict(
-        {"sm_90": (*_OPS, "!*fnuz*"), "gfx942": (*_OPS, "!*=f8e4m3*", "!*a8w8_group")}
+        {"sm_90": (*_OPS, "!*fnuz*"), "gfx942": (*_OPS, "!*=f8e4m3 *", "!*a8w8_group")}
     )
 
     def available(self) -> str | None:

@@ -179,6 +179,8 @@ def _tiles(problem: Problem, chosen: dict[str, Any], blocks: int, *, first: bool
         "SCALE": scale,
         "GROUP": SCALE_GROUP,
         "ACC": tl.int32 if stored == "i8" else tl.float32,
+        # Of the operands' kind: older Tritons cannot cast an integer to an 8-bit float.
+        "ZERO": 0 if stored == "i8" else 0.0,
         **blocks_of(chosen),
     }
     grid = (blocks * ceil_div(wide, constants["BLOCK_N"]), 1, 1)

@@ -108,6 +108,7 @@ def moe_tiles(
     SCALE: tl.constexpr,
     GROUP: tl.constexpr,
     ACC: tl.constexpr,
+    ZERO: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -134,8 +135,8 @@ def moe_tiles(
             x = tl.load(a_at)
             y = tl.load(w_at)
         else:
-            x = tl.load(a_at, mask=ks[None, :] < k - at, other=0)
-            y = tl.load(w_at, mask=ks[:, None] < k - at, other=0)
+            x = tl.load(a_at, mask=ks[None, :] < k - at, other=ZERO)
+            y = tl.load(w_at, mask=ks[:, None] < k - at, other=ZERO)
         if SCALE == "block":
             groups = k // GROUP
             of_rows = tl.load(a_scale + source * groups + at // GROUP)

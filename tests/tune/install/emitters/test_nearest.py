@@ -307,7 +307,7 @@ def test_options_that_make_no_file_s_name_are_refused(w, tmp_path, emitter, opti
         prepared(w, tmp_path, outcomes, emitter, **options)
 
 
-def moe_outcomes(w, *sizes, kept=True, **more):
+def moe_outcomes(w, /, *sizes, kept=True, **more):
     config = OURS | {"block_k": 64, "group_m": 16}
     return [
         w.outcome(f"MOE_{m}_{kept}", w.experts(m=m, **more), config=config, kept=kept)

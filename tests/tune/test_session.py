@@ -119,10 +119,12 @@ def test_final_rounds_turn_round_and_hold_together(tmp_path):
     "pipeline", [Pipeline(pool=3, refill=0, lag=0), Pipeline(pool=8, refill=7, lag=5)]
 )
 def test_a_session_that_is_cut_off_anywhere_walks_on_the_same_way(tmp_path, pipeline):
-    whole, outcome = driven(opened(tmp_path / "whole.jsonl", pipeline=pipeline))
+    points = Points.of(kernel_files.find("fake").space(PLAN.problem, INFO))
+    memory = [remembered(PLAN, points.config(9), [points.config(i) for i in range(0, 99, 5)])]
+    whole, outcome = driven(opened(tmp_path / "whole.jsonl", pipeline=pipeline, memory=memory))
     for cut in (1, 5, 11, len(whole) - 30, len(whole) - 1):
         path = tmp_path / f"{cut}.jsonl"
-        first = opened(path, pipeline=pipeline)
+        first = opened(path, pipeline=pipeline, memory=memory)
         before, _ = driven(first, most=cut)
         first.journal.close()
         # What it would be opened with now is not what it was begun with.

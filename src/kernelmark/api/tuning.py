@@ -136,6 +136,7 @@ def run(
             compile_timeout_s=compile_timeout_s,
             jobs=jobs,
         )
+    known = memory()  # also without a prior: a damaged file is reported before the search
     driver = Driver(
         chosen,
         runner,
@@ -144,7 +145,7 @@ def run(
         retry_failed=retry_failed,
         on_event=on_event,
         roofs=known_roofs(store, [info.name for info in runner.infos]),
-        memory=memory() if prior else None,
+        memory=known if prior else None,
     )
     try:
         with caught_stops():
@@ -250,6 +251,8 @@ def memory(more: Iterable[Searched] = ()) -> list[Searched]:
     new = list(more)
     whole = _memory.merged([*known, *new])
     if new and path is not None:
+        with suppress(OSError):  # reported when the file is written
+            path.parent.mkdir(parents=True, exist_ok=True)
         write_memory(path, whole)
     return whole
 
@@ -257,7 +260,6 @@ def memory(more: Iterable[Searched] = ()) -> list[Searched]:
 def write_memory(path: Path, searches: Iterable[Searched]) -> None:
     """Write the times of searches to a file, which `read_memory` reads on another machine."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         _memory.save(path, searches)
     except OSError as error:
         raise unwritable(path, error) from None

@@ -209,7 +209,7 @@ def load(path: Path) -> list[Searched]:
     except (LookupError, TypeError, ValueError, AttributeError, EOFError, OSError, zlib.error) as e:
         raise CodecError(
             f"{path} is no file of memory, or incomplete: {str(e) or type(e).__name__}",
-            hint="'kmark tune memory -o FILE.json.gz' writes one",
+            hint="delete it, or name a file that 'kmark tune memory -o FILE' wrote",
         ) from None
 
 

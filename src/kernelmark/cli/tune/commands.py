@@ -734,7 +734,7 @@ def _print_statuses(statuses: Sequence[PlanStatus], *, quiet: bool) -> None:
 
 Memories = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[PATH]…", help="Files of memory, or tuning folders, to add."),
+    typer.Argument(metavar="PATH", help="Files of memory, or tuning folders, to add."),
 ]
 MemoryFile = Annotated[
     str | None, o.option("-o --output FILE", o.OUTPUT, help="Write all times to FILE (.json.gz).")
@@ -757,10 +757,8 @@ def memory(
         tuning.write_memory(user_path(output), known)
     _put(outputs, report.memory_table(known), "", report.memory_records(known))
     if not quiet:
-        place = tuning.memory_path()
-        say(
-            f"{counted(len(known), 'problem')} in {place or 'no file: $KERNELMARK_MEMORY is empty'}"
-        )
+        place = tuning.memory_path() or "no file ($KERNELMARK_MEMORY is empty)"
+        say(f"{counted(len(known), 'problem')} in {place}")
     return 0
 
 

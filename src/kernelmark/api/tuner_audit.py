@@ -13,7 +13,7 @@ configs that were not measured.
 
 A choice is changed only where another contender is proven faster. Of those that cannot be told from
 the fastest of them, the default is taken, else the first by its text. Other choices stay, so that
-an audit of an audited file, and audits on several ranks, write the same.
+an audit of an audited file changes no more than noise that is called a discovery does.
 """
 
 from __future__ import annotations

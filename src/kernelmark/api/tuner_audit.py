@@ -11,9 +11,9 @@ interval spans those of all contenders, from the largest lower end to the larges
 every interval covers its own ratio. So it also holds for the best of them; it says nothing about
 configs that were not measured.
 
-A choice is changed only where another contender is proven faster. Of those within the rule's delta
-of the fastest of them, the default is taken, else the first by its text. Other choices stay, so
-that an audit of an audited file, and audits on several ranks, write the same.
+A choice is changed only where another contender is proven faster. Of those that cannot be told from
+the fastest of them, the default is taken, else the first by its text. Other choices stay, so that
+an audit of an audited file changes no more than noise that is called a discovery does.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ from kernelmark.core.timing import Timing
 from kernelmark.core.verdict import INTERRUPTED, NOTHING, REGRESSION, SOME_FAILED, VerdictStatus
 from kernelmark.runners import kernel_files, targets
 from kernelmark.runners.ab import ROUND, OnEvent, Opener, Pair, Row, Rule, Side
-from kernelmark.stats.paired import DELTA
 from kernelmark.tune.install.emitters.base import CannotWrite
 from kernelmark.tune.recorded import format_of
 from kernelmark.tune.recorded.base import (
@@ -325,7 +324,7 @@ def audit(
     return AuditReport(
         plan=plan,
         rows=tuple(
-            _judged(file, contest, by_pair, plan)
+            _judged(file, contest, by_pair, plan.log)
             for file in files
             for contest in planned[str(file.path)]
         ),
@@ -339,10 +338,9 @@ def _key(pair: Pair) -> tuple[str, str, str]:
 
 
 def _judged(
-    file: TunedFile, contest: Contest, rows: Mapping[tuple[str, str, str], Row], plan: AuditPlan
+    file: TunedFile, contest: Contest, rows: Mapping[tuple[str, str, str], Row], log: str
 ) -> AuditedRow:
     row, choice = contest.row, contest.row.choice
-    log, delta = plan.log, plan.rule.delta
     applied = file.format.applied(file.content, row, log) if log else Applied.UNKNOWN
     audited = AuditedRow(
         file=str(file.path),
@@ -365,7 +363,7 @@ def _judged(
         regret=regret(measured.values()),
         ties=tuple(o for o, pair in measured.items() if pair.status is VerdictStatus.SAME),
         flips=flip_rate(measured.values()),
-        stable=stable_choice(choice, measured, contest.default, delta),
+        stable=stable_choice(choice, measured, contest.default),
     )
 
 
@@ -436,20 +434,18 @@ def flip_rate(pairs: Iterable[Row]) -> float | None:
     return 1 - max(winners.values()) / rounds
 
 
-def stable_choice(
-    choice: Contender, measured: Measured, default: Contender | None, delta: float = DELTA
-) -> Contender:
-    """Return what to write: the choice, unless a contender is proven faster, or it fails.
-
-    Overlapping intervals would be no rule for ties: they depend on the look that decided a pair."""
+def stable_choice(choice: Contender, measured: Measured, default: Contender | None) -> Contender:
+    """Return what to write: the choice, unless a contender is proven faster, or it fails."""
     faster = {c: pair for c, pair in measured.items() if pair.status is VerdictStatus.SLOWER}
     if any(_choice_fails(pair) for pair in measured.values()):
         # Without times of the choice, contenders are not ordered.
         good = [c for c, pair in measured.items() if pair.base.status is Status.OK]
         return _first(good, default) or choice
-    ratios = {c: pair.paired.ratio for c, pair in faster.items() if pair.paired is not None}
-    least = max(ratios.values(), default=0.0) / (1 + delta)
-    return _first([c for c, ratio in ratios.items() if ratio >= least], default) or choice
+    tests = {c: pair.paired for c, pair in faster.items() if pair.paired is not None}
+    if not tests:
+        return choice
+    least = max(tests.values(), key=lambda test: test.ratio).low
+    return _first([c for c, test in tests.items() if test.high >= least], default) or choice
 
 
 def _first(contenders: Sequence[Contender], default: Contender | None) -> Contender | None:

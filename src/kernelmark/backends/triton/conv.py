@@ -133,14 +133,16 @@ def _descriptors_fit(problem: Problem, info: DeviceInfo) -> bool:
 
 def _default_of_patches(problem: Problem, info: DeviceInfo) -> dict[str, ConfigValue]:
     """Return the tile of the kernel with descriptors: the largest of which there is one for
-    every other SM; of 64 × 64 otherwise."""
+    every other SM (128 × 64: every SM); of 64 × 64 otherwise."""
     filters, bits = problem.dims["k"], dtype(problem.dtypes["x"]).bits
     block_m, block_n = next(
         (
             (m, n)
             # The widest is slower than 128 filters where a pixel needs its neighbours.
             for m, n in ((128, 256), (128, 128), (128, 64))[_images(problem)[:2] != (1, 1) :]
-            if n < 2 * filters and 2 * _patches(problem, m) * ceil_div(filters, n) >= info.units
+            if n < 2 * filters
+            # The narrow tile only where it fills the GPU: 64 × 64 is faster with fewer.
+            and (1 + (n > 64)) * _patches(problem, m) * ceil_div(filters, n) >= info.units
         ),
         (64, 64),
     )

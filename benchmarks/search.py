@@ -426,9 +426,8 @@ def _with_prior(job: tuple[Path, str, tuple[str, ...], int]) -> dict[str, list[f
     folder, name, others, seed = job
     space, strategy = _space(folder / f"{name}.json"), registry.get("kmark")
 
-    def evaluated(on: Any, budget: int, starts: Sequence[int] = (), **known: Any) -> list[int]:
+    def evaluated(on: Any, budget: int, starts: Sequence[int] = ()) -> list[int]:
         search = strategy.begin(on.points, budget=budget, seed=seed, starts=starts)
-        search.learn(known.get("prior", {}))
         return simulate(on, search, budget)
 
     searches = []
@@ -437,12 +436,8 @@ def _with_prior(job: tuple[Path, str, tuple[str, ...], int]) -> dict[str, list[f
         timed = [(there.points.config(p), there.seconds(p)) for p in evaluated(there, LEARNED)]
         times = {config_key(c): (c, seconds) for c, seconds in timed if seconds is not None}
         searches.append(Searched(problem=_anything(), backend="x", arch=other, times=times))
-    predicted = _predicted(searches, name, space.points)
-    best = list(predicted)[:3]
-    runs = {
-        "cold": evaluated(space, max(FIRST)),
-        "prior": evaluated(space, max(FIRST), best, prior=predicted),
-    }
+    best = _predicted(searches, name, space.points)[:3]
+    runs = {"cold": evaluated(space, max(FIRST)), "prior": evaluated(space, max(FIRST), best)}
     return {kind: [quality(space, run, n) for n in FIRST] for kind, run in runs.items()}
 
 
@@ -452,11 +447,11 @@ def _anything() -> Any:
     return ops.parse("gemm m=1 n=1 k=1 dtype=f32")  # the same of all: only the GPUs differ
 
 
-def _predicted(searches: Sequence[Any], arch: str, points: Any) -> dict[int, float]:
+def _predicted(searches: Sequence[Any], arch: str, points: Any) -> list[int]:
     from kernelmark.backends._memory import predicted
 
-    pairs = ((points.index(c), value) for c, value in predicted(_anything(), arch, searches))
-    return {point: value for point, value in pairs if point is not None}
+    numbers = (points.index(config) for config, _ in predicted(_anything(), arch, searches))
+    return [point for point in numbers if point is not None]
 
 
 def left_out() -> dict[str, dict[str, Any]]:

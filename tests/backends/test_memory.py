@@ -157,3 +157,9 @@ def test_a_default_is_what_the_shipped_times_predict(monkeypatch, request):
     # Nothing is known of transposed operands: the rules decide.
     other = gemm(300, "a=bf16 b=bf16 tb=n")
     assert backend.default(other, SM_90) == by_rules(other)
+
+
+def test_the_shipped_times_of_sm_90_are_small_and_of_many_shapes():
+    path = _memory.SHIPPED / "triton-sm_90.json.gz"
+    assert path.stat().st_size < 200_000
+    assert len(_memory.shipped("triton", "sm_90a")) >= 300

@@ -10,12 +10,12 @@ from kernelmark.backends import fake
 from kernelmark.backends._memory import Searched
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import UsageError
-from kernelmark.core.result import Status, config_key
+from kernelmark.core.result import Space, Status, config_key, join_config
 from kernelmark.core.timing import Timer
 from kernelmark.devices.fake import FakeDevice
 from kernelmark.runners import kernel_files
-from kernelmark.tune import driver, strategies
-from kernelmark.tune.driver import MAX_FAILURES, Pipeline, Session, prior_of
+from kernelmark.tune import strategies
+from kernelmark.tune.driver import MAX_FAILURES, Pipeline, Session, starts_from
 from kernelmark.tune.evaluate import Evaluator, ladder, static_reason
 from kernelmark.tune.journal import Journal, Trial, out_of_minutes, read_journal
 from kernelmark.tune.plans import Budget, distance
@@ -348,35 +348,32 @@ def test_a_search_starts_from_what_memory_predicts_and_keeps_it(tmp_path):
     configs = [points.config(i) for i in range(0, len(points), 3)]
     memory = [remembered(PLAN, configs[7], configs)]
     session = opened(tmp_path / "a.jsonl", memory=memory)
-    header = session.header
-    assert header.prior[0] == configs[7]
-    assert header.slowdowns[0] == min(header.slowdowns)
+    default, *starts = session.header.starts
+    assert default == kernel_files.find("fake").space(PLAN.problem, INFO).default
+    assert (starts[0], len(starts)) == (configs[7], 3)
     first = driven(session, most=12)[0]
     session.journal.close()
     keys = list(dict.fromkeys(config_key(request.case.config) for request in first))
     assert config_key(configs[7]) == keys[1]  # after the default
-    # Continued, it asks the same, whatever is remembered by then.
+    # Continued, it has the same starts, whatever is remembered by then.
     again = opened(tmp_path / "a.jsonl", memory=[])
-    assert again.header == header
+    assert again.header == session.header
     again.journal.close()
     cold = opened(tmp_path / "b.jsonl", memory=[])
-    assert cold.header.prior == ()
+    assert cold.header.starts == (default,)
     cold.journal.close()
 
 
-def test_a_prior_of_many_configs_keeps_the_best(monkeypatch):
+def test_starts_of_several_backends_are_the_best_of_each():
     space = kernel_files.find("fake").space(PLAN.problem, INFO)
-    points = Points.of(space)
-    configs = [points.config(i) for i in range(len(points))]
-    assert len(configs) > 50
-    memory = [remembered(PLAN, configs[9], configs)]
-    values = prior_of(PLAN, INFO, memory, space)
-    assert next(iter(values)) == configs[9]
-    monkeypatch.setattr(driver, "MOST_PRIOR", 20)
-    thinned = prior_of(PLAN, INFO, memory, space)
-    assert 10 < len(thinned) <= 20
-    assert set(list(values)[:10]) <= set(thinned)
-    assert prior_of(PLAN, INFO, [], space) == {}
+    configs = [Points.of(space).config(i) for i in range(0, 40, 3)]
+    plan = dataclasses.replace(PLAN, backend="fake,triton")
+    both = Space.union({"fake": space, "triton": space})
+    memory = [remembered(PLAN, configs[2], configs)]
+    starts = starts_from(plan, INFO, memory, both)
+    assert starts[0] == join_config("fake", configs[2])
+    assert {start["backend"] for start in starts} == {"fake"}
+    assert starts_from(plan, INFO, [], both) == []
 
 
 def test_a_plan_for_one_thread_is_timed_by_cpu_time(tmp_path):

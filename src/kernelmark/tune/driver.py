@@ -29,7 +29,7 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.metric import Roof
 from kernelmark.core.reason import Reason
-from kernelmark.core.result import Case, Config, Space, Status, join_config
+from kernelmark.core.result import Case, Config, Space, Status, config_key, join_config
 from kernelmark.host.cache import digest
 from kernelmark.runners import kernel_files
 from kernelmark.runners.capture import kernelmark_version
@@ -82,29 +82,26 @@ from kernelmark.tune.progress import Began, Ended, Evaluated, Event, Expected, R
 from kernelmark.tune.results import Outcome
 from kernelmark.tune.strategies.base import ONE_AT_A_TIME, Pipeline, Points, Proposals
 
-_MOST_STARTS = 3  # configs that the prior predicts to be the best
-# Configs of a prior; more make its model slow and hardly better.
-MOST_PRIOR = 150
+_MOST_STARTS = 3  # configs that memory predicts to be the best
 
 
-def prior_of(
+def starts_from(
     plan: TunePlan, info: DeviceInfo, memory: Iterable[Searched], space: Space
-) -> dict[Config, float]:
-    """Return configs of the plan's space with their times as predicted from memory: the logarithms
-    of their ratios to the best of their backend. If there are many, the slower ones are thinned."""
+) -> list[Config]:
+    """Return the configs of the plan's space that memory predicts to be the best, each relative to
+    the best of its backend."""
     searches = list(memory)
     names = names_of(plan.backend)
-    values: dict[Config, float] = {}
+    best: list[tuple[float, str, Config]] = []
     for name in names:
         own = [search for search in searches if search.backend == name]
         part = space.alternatives.get(name, space)
-        predicted = _memory.predicted(plan.problem, info.arch, own, part)
-        best = MOST_PRIOR // len(names) // 2
-        step = max(1, -(-(len(predicted) - best) // best))
-        for config, slowdown in [*predicted[:best], *predicted[best::step]]:
-            key = join_config(name, config) if len(names) > 1 else config
-            values[key] = float(f"{slowdown:.4g}")
-    return values
+        for config, slowdown in _memory.predicted(plan.problem, info.arch, own, part)[
+            :_MOST_STARTS
+        ]:
+            start = join_config(name, config) if len(names) > 1 else config
+            best.append((slowdown, config_key(start), start))
+    return [config for _, _, config in sorted(best, key=lambda item: item[:2])[:_MOST_STARTS]]
 
 
 # A search ends after this many failed candidates without a success. In a space in which nine of ten
@@ -144,14 +141,12 @@ class Session:
         pipeline = pipeline or Pipeline()
         starts = [*([space.default] if space.default else []), *space.seeds]
         own_starts = len(starts)
-        prior: dict[Config, float] = {}
         if journal.header is not None:
             starts = list(journal.header.starts)
         elif plan.follows:
             starts += pool[: plan.budget.evaluations]
         else:
-            prior = prior_of(plan, info, memory, space)
-            starts += sorted(prior, key=prior.__getitem__)[:_MOST_STARTS]
+            starts += starts_from(plan, info, memory, space)
         # Of one that follows, only what the starts have: listing the whole space takes a second.
         if plan.follows and len(starts) > own_starts:
             self._searched = _spanned(space, starts)
@@ -170,8 +165,6 @@ class Session:
                 refill=pipeline.refill,
                 lag=pipeline.lag,
                 starts=tuple(starts),
-                prior=tuple(prior),
-                slowdowns=tuple(prior.values()),
                 at=now(),
             )
         )
@@ -247,8 +240,6 @@ class Session:
             seed=self.plan.seed,
             starts=[number for number in numbers if number is not None],
         )
-        prior = zip(map(self._points.index, self.header.prior), self.header.slowdowns, strict=True)
-        search.learn({number: slowdown for number, slowdown in prior if number is not None})
         header = self.header
         pipeline = Pipeline(pool=header.pool, refill=header.refill, lag=header.lag)
         proposals = Proposals(search, pipeline, self.limit)
@@ -336,8 +327,8 @@ class Driver:
     `cut` lists those whose search ended with the time of the run, and `spent` those whose search
     ended with the minutes of the plan, with the number of candidates that the plan requests.
 
-    Searches have a prior from `memory`, from the times that backends ship, and from the searches of
-    the run that ended before; with `memory` None they have none.
+    Searches start from what `memory`, the times that backends ship, and the searches of the run
+    that ended before predict; with `memory` None they do not.
 
     `minutes` from now on searches end, early enough for their finals; what still runs at the end of
     them is stopped, and continued by the next run."""
@@ -481,7 +472,7 @@ class Driver:
         self._advance(live)
 
     def _known(self, plan: TunePlan, info: DeviceInfo, before: Sequence[str]) -> list[Searched]:
-        """Return the searches that the prior of a plan may come from."""
+        """Return the searches that the starts of a plan may come from."""
         if self._memory is None or plan.follows:
             return []
         shipped = [_memory.shipped(name, info.arch) for name in names_of(plan.backend)]

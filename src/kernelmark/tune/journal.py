@@ -70,8 +70,6 @@ class Header:
     refill: int
     lag: int
     starts: tuple[Config, ...] = ()
-    prior: tuple[Config, ...] = ()  # with predicted times, as logarithms relative to the best:
-    slowdowns: tuple[float, ...] = ()
     at: float = 0.0
 
 

@@ -388,10 +388,6 @@ class Search(ABC):
         unless the times reported since say otherwise."""
         return pending[0]
 
-    def learn(self, prior: Mapping[int, float]) -> None:
-        """Take the predicted times of some points, as logarithms relative to the best, from other
-        problems and GPUs. Called before the first `ask`; a strategy without a model ignores it."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
@@ -529,11 +525,6 @@ class UnionSearch(Search):
         self._searches = {name: begin(points.parts[name], own[name]) for name in points.parts}
         self._best = dict.fromkeys(points.parts, math.inf)
         self._asked = dict.fromkeys(points.parts, 0)
-
-    def learn(self, prior: Mapping[int, float]) -> None:
-        for name, search in self._searches.items():
-            own = {n: value for n, value in prior.items() if self._points.part(n)[0] == name}
-            search.learn({self._points.part(n)[1]: value for n, value in own.items()})
 
     def ask(self, n: int) -> list[int]:
         chosen: list[int] = []

@@ -14,7 +14,7 @@ gradient (Rprop)."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -292,7 +292,6 @@ NEAR = 30  # best points whose neighbours are always candidates
 STUCK = 30  # points without improvement after which neighbours of the elite are tried
 ELITE = 8
 FAILED_LIKE = 0.5  # quantile of the successful points that a failed one is modelled as
-DOUBTED = 3.0  # squared scores after which the results decide on the factor of the prior, not 1
 CERTAIN = 0.95  # largest probability of failure that is used
 
 
@@ -323,7 +322,7 @@ class KmarkSearch(Search):
         self._evaluated = Evaluated(len(points), starts)
         self._features = features(points)
         self._surrogate = Surrogate(self._features)
-        # Beside the starts: several from a prior would leave no exploration.
+        # Beside the starts: six winners of similar problems would leave no exploration.
         self._spread_left = min(SPREAD, max(NEEDED, budget // 3))
         table = self._features.table
         self._scale = (table.std(axis=0) if len(table) else table.sum(axis=0)) + np.float32(1e-9)
@@ -331,19 +330,8 @@ class KmarkSearch(Search):
         self._in_model: set[int] = set()
         self._next_fit = 0
         self._pending: dict[int, None] = {}
-        self._prior: Singles = np.zeros(0, np.float32)  # predicted scores of all points, if any
-        self._trust = 0.0  # the factor of the prior in the mean of the model
         self._best = math.inf
         self._since = 0  # reported points since the best one
-
-    def learn(self, prior: Mapping[int, float]) -> None:
-        logs = np.array(list(prior.values()))
-        if not self._features.count or len(logs) < NEEDED or logs.min() == logs.max():
-            return
-        model = Surrogate(self._features)
-        scores = _compress(logs)
-        model.fit(list(prior), scores, np.arange(len(self._points)))
-        self._prior = model.predict(scores[:, None])[0]
 
     def ask(self, n: int) -> list[int]:
         chosen = list(self._evaluated.starts(n))
@@ -418,9 +406,6 @@ class KmarkSearch(Search):
         observed, failed = self._observed()
         means = self._surrogate.predict(np.stack([observed, failed], axis=1))
         works = np.log(1 - np.clip(means[1].astype(float), 0, CERTAIN)) if failed.any() else 0.0
-        if len(self._prior):
-            observed = observed + self._trust * self._prior[self._modelled]
-            means[0] += np.float32(self._trust) * self._prior[self._surrogate.candidates]
         return Expectation(best=float(observed[failed == 0].min()), means=means[0], works=works)
 
     def _score(self, expected: Expectation) -> Floats:
@@ -480,12 +465,6 @@ class KmarkSearch(Search):
         scores = np.empty(len(seconds))
         scores[~failed] = working
         scores[failed] = np.quantile(working, FAILED_LIKE)
-        if len(self._prior):
-            # The model is of what differs from the prior, of which it is the mean.
-            predicted = self._prior[self._modelled].astype(float)
-            off = predicted[~failed] - predicted[~failed].mean()
-            self._trust = max(0.0, (DOUBTED + off @ working) / (DOUBTED + off @ off))
-            scores -= self._trust * predicted
         return scores, failed.astype(float)
 
     def _candidates(self) -> Numbers:

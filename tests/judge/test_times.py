@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from kernelmark.judge import referee
 from kernelmark.judge.referee import ROUNDS, _Times
 
 COST_S, LAUNCH_S, COUNT = 1e-4, 2e-5, 150
@@ -75,3 +77,34 @@ def test_a_measurement_has_the_median_and_all_launches():
     assert measured.low_s < measured.median_s < measured.high_s
     assert measured.launches == 2 * COUNT
     assert measured.method == "outside"
+
+
+class _Pairs(referee._Judgement):
+    """A judgement whose single launches and rows take prepared times."""
+
+    def __init__(self, pairs: list[tuple[float, float]]) -> None:
+        self._pairs = iter(pairs)
+        self._notes, self._passed = [], []
+        self._device = SimpleNamespace(enqueues=False, cores=(0, 1))
+        self._question = SimpleNamespace(problem=None)
+
+    def _single_and_row_s(self, side, checker, times, *, by_request):
+        return (1e-2, 1e-2) if side == "reference" else next(self._pairs)
+
+
+def _compare_singles(pairs: list[tuple[float, float]]) -> _Pairs:
+    judgement, timed = _Pairs(pairs), _Times(cost_s=0.0)
+    for is_mine in (True, False):
+        timed.add(1, 1e-2, 2e-2, is_mine=is_mine)
+    judgement._check_singles("kernel", None, "reference", timed)
+    return judgement
+
+
+def test_single_launches_that_other_work_makes_long_are_tried_again():
+    pairs = [(2e-2, 1e-2)] * 12 + [(1e-2, 1e-2)] * 4
+    assert _compare_singles(pairs)._passed == ["single launches"]
+
+
+def test_single_launches_that_always_take_longer_are_refused():
+    with pytest.raises(referee.Refused):
+        _compare_singles([(2e-2, 1e-2)] * 16)

@@ -727,13 +727,14 @@ class _Judgement:
             disturbed = not self._device.enqueues and (
                 least[False, False] > _DISTURBED * least[False, True] + _SINGLE_S
             )
-            if number >= _LEAST_TRIES - 1 and not disturbed:
-                if excess_s <= 0:
-                    self._passed.append("single launches")
-                    return
-                if number >= 2 * _LEAST_TRIES:
-                    break
-        else:
+            if number >= _LEAST_TRIES - 1 and not disturbed and excess_s <= 0:
+                self._passed.append("single launches")
+                return
+            if self._device.enqueues and number >= 2 * _LEAST_TRIES:
+                break
+        # On a CPU after all tries only: one of 45 honest kernels, judged beside
+        # other work on all cores, had an excess in nine of them.
+        if disturbed:
             self._notes.append("single launches were not compared: other work disturbed them")
             return
         raise Refused(
@@ -753,21 +754,22 @@ class _Judgement:
     def _single_and_row_s(
         self, side: Side, checker: SecretChecker, times: _Times, *, by_request: bool
     ) -> tuple[float, float]:
-        """Return the seconds, not of CPU time, of a launch alone and of one in a row."""
+        """Return the seconds of a launch alone and of one in a row, by the clock that the timed
+        launches have; not of CPU time, which requests only have, if launches are revealed."""
         arena = side.arenas[0]
         sets = range(len(arena.sets))
         order = checker.draw(sets, max(1, min(_SINGLES, len(arena.sets) - _IDLE_SETS)))
         if by_request:
-            self._launch_and_check(side, checker, arena, order[:1], projected=0)
-            single_s = side.wall_s - times.cost_s
+            single_s = self._launch_and_check(side, checker, arena, order[:1], projected=0)
+            single_s -= times.cost_s
         else:
             steps = side.step_by_step(order, partial(_fill, checker, arena))
             single_s = min(steps, default=math.inf)
             self._keep(checker.verify(_Remote(side), arena, order, projected=1)(), checker, arena)
         count = 2 if by_request else times.launches
         row = checker.draw(sets, count)
-        self._launch_and_check(side, checker, arena, row, projected=1)
-        return single_s, (side.wall_s - times.cost_s) / count
+        row_s = self._launch_and_check(side, checker, arena, row, projected=1)
+        return single_s, ((row_s if by_request else side.wall_s) - times.cost_s) / count
 
     def _check_neighbours(self, side: Side) -> None:
         for number, problem in enumerate(self._problems[1:], 1):

@@ -138,7 +138,7 @@ def test_a_toml_file_that_ends_too_early_has_the_number_of_its_last_line(tmp_pat
     "document",
     [
         {"a": 1, "é": [1, 2.5, None, True, "x\ny"], "b": {}, "c": [], "d": [[], {"e": [{}]}]},
-        {1: {"x": [1]}, None: [[2]], 2.5: {}, True: {"y": {"z": 0}}},
+        {7: {"x": [1]}, None: [[2]], 2.5: {}, True: {"y": {"z": 0}}},
         [[1, 2], [{"a": [3]}], "text"],
         [], {}, "", 1e-300, -0.0,
     ],

@@ -146,7 +146,7 @@ def test_a_file_may_be_named_like_a_user_who_does_not_exist(
     "document",
     [
         {"a": 1, "é": [1, 2.5, None, True, "x\ny"], "b": {}, "c": [], "d": [[], {"e": [{}]}]},
-        {1: {"x": [1]}, None: [[2]], 2.5: {}, True: {"y": {"z": 0}}},
+        {7: {"x": [1]}, None: [[2]], 2.5: {}, True: {"y": {"z": 0}}},
         [[1, 2], [{"a": [3]}], "text"],
         [], {}, "", 1e-300, -0.0,
     ],

@@ -401,6 +401,7 @@ def nodes(tmp_path_factory):
     ray_utils = pytest.importorskip("ray.cluster_utils")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_worker_niceness", "0")
+        patch.setenv("RAY_raylet_start_wait_time_s", "180")  # on a busy machine
         made = ray_utils.Cluster(
             initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
         )

@@ -382,6 +382,25 @@ def test_only_series_with_new_points_are_judged_again(store, source, monkeypatch
     assert [points[-1].run_id for points in judged] == ["run-050"]
 
 
+def test_what_was_judged_is_kept_where_no_run_changed(source, store):
+    made = []
+    source._prepare = made.append
+    before = source.summary()
+    store.pin("bench", "run-001")
+    assert source.is_stale
+    source.refresh()
+    after = source.summary()
+    assert not source.is_stale
+    assert not made
+    assert after.number == before.number + 1
+    assert (after.kernels, after.derived) == (before.kernels, before.derived)
+    store.add_run(a_run(50))
+    store.add_results("run-050", results_of(0)[:1])
+    source.refresh()
+    assert [summary.number for summary in made] == [after.number + 1]
+    assert source.summary().history is not after.history
+
+
 def test_an_empty_store_has_pages_too(tmp_path):
     from fastapi.testclient import TestClient
 

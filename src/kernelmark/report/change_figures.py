@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -251,13 +252,17 @@ def _environment_names(
     names: dict[str, str] = {}
     previous: Environment | None = None
     named = []
+
+    @functools.cache  # many points have one environment
+    def bare(fingerprint: str) -> tuple[Environment, str]:
+        environment = replace(environments[fingerprint], commit="", dirty=False)
+        return environment, environment.fingerprint
+
     for point in points:
-        environment = environments.get(point.fingerprint)
-        if environment is None:
+        if point.fingerprint not in environments:
             named.append(point.fingerprint[:8])
             continue
-        environment = replace(environment, commit="", dirty=False)
-        key = environment.fingerprint
+        environment, key = bare(point.fingerprint)
         if key not in names:
             changed = changes_text(difference(previous, environment)) if previous else "first"
             names[key] = f"{date_text(point.started)[:10]}: {changed}"

@@ -30,11 +30,11 @@ from kernelmark.stores import open_store
 from kernelmark.stores.store import Store
 from kernelmark.web import ingest, rendering
 from kernelmark.web.ingest import LOCAL_NAMES, Access, Headers
-from kernelmark.web.pages.kernels import rows_of
+from kernelmark.web.pages.kernels import judged_parts, rows_of
 from kernelmark.web.pages.parts import Field, Page
 from kernelmark.web.receiving import Refusal
 from kernelmark.web.rendering import VIEWS, View, server_url, warm_up
-from kernelmark.web.source import Source
+from kernelmark.web.source import Source, Summary
 
 _KEPT = 512  # pages
 _KEPT_BYTES = 64 * 2**20
@@ -440,6 +440,12 @@ IDLE_S = 15.0
 _END_S = 2  # for requests in flight when the server is stopped
 
 
+def _prepare(summary: Summary) -> None:
+    """Compute what pages derive from a summary, before it replaces the last one."""
+    rows_of(summary)
+    judged_parts(summary, server_url)
+
+
 def open_served(where: str | None, *, public: bool) -> Store:
     """Return the store to serve; read-only in public mode or without write permission."""
     try:
@@ -460,7 +466,7 @@ def serve(
     on_message: Callable[[str], None],
 ) -> int:
     """Serve until a signal arrives; return the exit code 0."""
-    source = Source(store, tuning, prepare=rows_of)
+    source = Source(store, tuning, prepare=_prepare)
     bound = _bind(host, port)
     app = create_app(
         source, local=host in LOCAL_NAMES, public=public, is_closing=lambda: server.should_exit

@@ -7,6 +7,7 @@ summary.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import logging
 import threading
@@ -22,6 +23,7 @@ from kernelmark.api.results import Results
 from kernelmark.api.roofs import stored_roofs
 from kernelmark.compare.history import History, Marks, SeriesStep, Story, story
 from kernelmark.compare.verdicts import Comparison
+from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.result import ResultSet, Run, RunState, Status
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.report.results import Share
@@ -104,14 +106,17 @@ class Summary:
     version: str
     history: History | None
     kernels: tuple[Kernel, ...]
-    derived: dict[str, Any] = field(default_factory=dict)  # cache of what pages compute from it
+    shares: Mapping[tuple[str, str, str], Share] = FrozenDict()
+    derived: dict[Any, Any] = field(default_factory=dict)  # cache of what pages compute from it
 
     def kernel(self, case_id: str, arch: str, metric: str = "") -> Kernel | None:
         """Return the series with this case, architecture and metric."""
-        key = case_id, arch, metric
-        return next(
-            (k for k in self.kernels if (k.case_id, k.arch, k.story.newest.metric) == key), None
-        )
+        if "index" not in self.derived:
+            self.derived["index"] = {
+                (k.case_id, k.arch, k.story.newest.metric): k for k in reversed(self.kernels)
+            }
+        found: Kernel | None = self.derived["index"].get((case_id, arch, metric))
+        return found
 
 
 class Source:
@@ -133,6 +138,7 @@ class Source:
         self._comparisons: OrderedDict[tuple[object, ...], Comparison] = OrderedDict()
         self._points: dict[str, tuple[object, list[SeriesPoint]]] = {}
         self._stories: dict[str, tuple[object, Story]] = {}
+        self._judgement: tuple[list[Story], Sequence[Run]] = ([], [])  # of the summary
         self._summary: Summary | None = None
         self._refreshing = threading.Lock()
         self._reading = threading.Lock()
@@ -244,15 +250,23 @@ class Source:
             version = self.store.version()
             runs = series_runs(self.store, self._runs)
             points = placed(self._fetch(runs), {run.id: run for run in runs})
-            history = assembled(self._judged(points, self.store.marks()), runs) if points else None
-            shares = self._shares(history) if history else {}
-            summary = Summary(
-                number=self._summary.number + 1 if self._summary else 1,
-                version=version,
-                history=history,
-                kernels=_kernels(history, shares) if history else (),
-            )
-            self._prepare(summary)
+            before, judged = self._judgement, self._judged(points, self.store.marks())
+            self._judgement = (judged, runs)
+            last, is_same = self._summary, self._judgement == before
+            if last is not None and is_same and self._shares(last.history) == last.shares:
+                # Only what pages read from the store itself has changed, such as a pin.
+                summary = dataclasses.replace(last, number=last.number + 1, version=version)
+            else:
+                history = assembled(judged, runs) if points else None
+                shares = self._shares(history)
+                summary = Summary(
+                    number=last.number + 1 if last else 1,
+                    version=version,
+                    history=history,
+                    shares=shares,
+                    kernels=_kernels(history, shares) if history else (),
+                )
+                self._prepare(summary)
             self._summary = summary
             self._ready.set()
             return summary
@@ -286,8 +300,10 @@ class Source:
         self._stories = made
         return [one for _, one in made.values()]
 
-    def _shares(self, history: History) -> dict[tuple[str, str, str], Share]:
+    def _shares(self, history: History | None) -> dict[tuple[str, str, str], Share]:
         """Return the percentage of the roof by run, series and device, for the newest runs."""
+        if history is None:
+            return {}
         ids = list(dict.fromkeys(item.newest.run_id for item in history.stories))
         newest = [run.id for run in reversed(history.runs) if run.id in ids][:_SHARED_RUNS]
         return {

@@ -43,13 +43,28 @@ def overview(source: Source, urls: Urls, params: Params) -> Page:
     running, _ = source.store.find_runs(limit=5, state=RunState.RUNNING.value)
     page: Page = {
         "title": "Overview",
-        "answer": _pending(total) if summary is None else _answer(summary, urls),
+        "answer": _pending(total),
         "updating": source.is_stale,
         "running": [progress(source, run, urls) for run in running],
         "tables": [runs_table(source, newest, urls, title="Newest runs")],
         "notes": [],
     }
-    if summary is None or summary.history is None:
+    return page if summary is None else page | judged_parts(summary, urls)
+
+
+def judged_parts(summary: Summary, urls: Urls) -> Page:
+    """Return the parts of the overview that depend on the judged runs only; cached in the
+    summary."""
+    key = "overview", urls
+    if key not in summary.derived:
+        summary.derived[key] = _judged_parts(summary, urls)
+    parts_of_page: Page = summary.derived[key]
+    return parts_of_page
+
+
+def _judged_parts(summary: Summary, urls: Urls) -> Page:
+    page: Page = {"answer": _answer(summary, urls)}
+    if summary.history is None:
         return page
     moved = sorted(
         (kernel for kernel in summary.kernels if kernel.is_news), key=_rank, reverse=True

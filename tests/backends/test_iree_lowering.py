@@ -241,7 +241,7 @@ def test_plans_and_configs_from_before_packing_stay_valid():
         # A wide register tile pays where it divides n, a narrow one leaves less of a tail.
         ("m=256 n=256 k=256", (6, 64, 1)),
         ("m=100 n=100 k=100", (14, 32, 1)),
-        ("m=64 n=784 k=64", (8, 16, 16)),
+        ("m=64 n=784 k=64", (8, 32, 4)),
     ],
 )
 def test_the_first_seed_fits_the_size_and_the_registers(size, vector):

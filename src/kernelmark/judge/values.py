@@ -145,11 +145,16 @@ class Values:
             target[:] = pack_bits(spec, self.bits(spec, number)).ravel()
             return
         # In place: for small tensors, allocating takes longer than generating the values.
-        real = np.float32 if kind == "f32" else np.float64
-        values = target.view(real)
-        np.random.Generator(self._random(spec.name, number)).random(dtype=real, out=values)
-        values *= real(spec.high - spec.low)
-        values += real(spec.low)
+        random = np.random.Generator(self._random(spec.name, number))
+        values: NDArray[np.float32] | NDArray[np.float64]
+        if kind == "f32":
+            values = target.view(np.float32)
+            random.random(dtype=np.float32, out=values)
+        else:
+            values = target.view(np.float64)
+            random.random(out=values)
+        values *= values.dtype.type(spec.high - spec.low)
+        values += values.dtype.type(spec.low)
 
     def stream_key(self, name: str) -> tuple[int, int]:
         """Return the two words of the key of a tensor's stream."""
@@ -168,7 +173,7 @@ class Values:
         generator, state = self._stream(name)
         # Set, not constructed anew, which takes longer than the values of a small tensor.
         state["state"]["counter"][2] = number
-        generator.state = state
+        generator.state = cast(Any, state)
         return generator
 
     def _rotated(self, spec: TensorSpec, random: np.random.Philox) -> Bits:

@@ -501,6 +501,6 @@ def test_python_runs_on_the_cluster(nodes, tmp_path, monkeypatch):
         timing=QUICK,
         runner=nodes.address,
     )
-    (result,) = found.results
+    (result,) = found.result_set.results
     assert result.status is Status.OK
     assert result.device.endswith("/fake")

@@ -398,10 +398,10 @@ def test_a_request_waits_for_its_worker_to_be_started():
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory):
-    ray_utils = pytest.importorskip("ray.cluster_utils")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_worker_niceness", "0")
-        patch.setenv("RAY_raylet_start_wait_time_s", "180")  # on a busy machine
+        patch.setenv("RAY_raylet_start_wait_time_s", "180")  # read when Ray is imported
+        ray_utils = pytest.importorskip("ray.cluster_utils")
         made = ray_utils.Cluster(
             initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
         )

@@ -398,10 +398,10 @@ def test_a_request_waits_for_its_worker_to_be_started():
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory):
-    ray_utils = pytest.importorskip("ray.cluster_utils")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_worker_niceness", "0")
-        patch.setenv("RAY_raylet_start_wait_time_s", "180")  # on a busy machine
+        patch.setenv("RAY_raylet_start_wait_time_s", "180")  # read when Ray is imported
+        ray_utils = pytest.importorskip("ray.cluster_utils")
         made = ray_utils.Cluster(
             initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
         )
@@ -501,6 +501,6 @@ def test_python_runs_on_the_cluster(nodes, tmp_path, monkeypatch):
         timing=QUICK,
         runner=nodes.address,
     )
-    (result,) = found.results
+    (result,) = found.result_set.results
     assert result.status is Status.OK
     assert result.device.endswith("/fake")

@@ -23,7 +23,6 @@ from kernelmark.api.results import Results
 from kernelmark.api.roofs import stored_roofs
 from kernelmark.compare.history import History, Marks, SeriesStep, Story, story
 from kernelmark.compare.verdicts import Comparison
-from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.result import ResultSet, Run, RunState, Status
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.report.results import Share
@@ -106,7 +105,7 @@ class Summary:
     version: str
     history: History | None
     kernels: tuple[Kernel, ...]
-    shares: Mapping[tuple[str, str, str], Share] = FrozenDict()
+    shares: Mapping[tuple[str, str, str], Share] = field(default_factory=dict)
     derived: dict[Any, Any] = field(default_factory=dict)  # cache of what pages compute from it
 
     def kernel(self, case_id: str, arch: str, metric: str = "") -> Kernel | None:

@@ -173,7 +173,9 @@ def _in_file(content: ResultFile, tuner: ChoiceFormat) -> Iterator[None]:
         ) from error
     except UsageError as error:
         where = f"{content.path}: {content.at}" if content.at else str(content.path)
-        raise UsageError(prefixed(error.message, f"{where}: "), hint=error.hint or hint) from None
+        named = str(error.message).startswith(f"{content.path}:")
+        reason = error.message if named else prefixed(error.message, f"{where}: ")
+        raise UsageError(reason, hint=error.hint or hint) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

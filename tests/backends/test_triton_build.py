@@ -152,12 +152,14 @@ def test_bytes_with_k_innermost_reach_the_wide_matrix_unit(kind):
 
 def test_warps_that_load_and_warps_that_multiply():
     problem = ops.parse("gemm m=128 n=128 k=256 dtype=bf16 tb=t")
-    config = {"persistent": True, "block_m": 128, "block_n": 128, "block_k": 64, "num_warps": 4}
+    config = {"persistent": True, "block_m": 64, "block_n": 128, "block_k": 64, "num_warps": 4}
     config |= {"specialize": True, "split_k": 1}
     plan = _planner(problem).plan(problem, config, info("sm_90"))
     assert plan.calls[0].build("sm_90").threads > 128  # the launch has the loading warps too
-    with pytest.raises(Unsupported):
-        backend.compile(problem, {"persistent": False, "specialize": True}, info("sm_90"))
+    refused = ({"persistent": False}, {"block_m": 128}, {"block_m": 32}, {"num_warps": 8})
+    for change in (*refused, {"block_n": 256}):
+        with pytest.raises(Unsupported):
+            _planner(problem).plan(problem, {**config, **change}, info("sm_90"))
 
 
 @pytest.mark.parametrize("kind", ["bf16", "f8e4m3"])

@@ -59,12 +59,11 @@ CASES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("batched_gemm batch=3 m=17 n=1000 k=1000 a=f16 b=f16 tb=t", {**SMALL, "split_k": 3}),
 )
 # With warps that load and warps that multiply.
-WIDE = {"block_m": 128, "block_n": 256, "block_k": 64, "num_stages": 3, "num_warps": 4}
-WIDE |= {"persistent": True, "group_m": 8}
+DESCRIBED = {**LARGE, "persistent": True, "group_m": 8}
 SPECIAL: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("gemm m=2048 n=4096 k=4096 a=bf16 b=bf16 tb=t", WIDE),
-    ("gemm m=512 n=8192 k=8192 a=bf16 b=bf16 tb=t", {**WIDE, "block_n": 128, "num_stages": 4}),
-    ("gemm m=2048 n=4096 k=14336 a=f8e4m3 b=f8e4m3 c=bf16 tb=t", {**WIDE, "block_k": 128}),
+    ("gemm m=2048 n=4096 k=4096 a=bf16 b=bf16 tb=t", DESCRIBED),
+    ("gemm m=512 n=8192 k=8192 a=bf16 b=bf16 tb=t", DESCRIBED),
+    ("gemm m=2048 n=4096 k=14336 a=f8e4m3 b=f8e4m3 c=bf16 tb=t", {**DESCRIBED, "block_k": 128}),
 )
 _POISON = 0x5A
 

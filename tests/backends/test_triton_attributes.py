@@ -5,6 +5,7 @@ import pytest
 from kernelmark import ops
 from kernelmark.backends.triton import _plan, backend
 from kernelmark.backends.triton import launch as building
+from kernelmark.core.dtype import dtype
 from kernelmark.gpu.architectures import absent
 
 pytestmark = pytest.mark.skipif(
@@ -29,11 +30,15 @@ PROBLEMS = (
 )
 
 
+class Dtype(str):
+    """The name of a dtype, with the bytes of an element."""
+
+
 class Tensor:
     """What Triton's specialisation reads of a tensor: dtype, address and size in memory."""
 
     def __init__(self, kind, nbytes):
-        self.dtype = building.TRITON_TYPES.get(kind, kind)
+        self.dtype = Dtype(building.TRITON_TYPES.get(kind, kind))
         self.nbytes = nbytes
 
     def data_ptr(self):
@@ -61,14 +66,21 @@ def by_triton(call, nbytes, arch):
     """Return (signature, constants, attributes) of Triton's own launch of a call."""
     from triton.compiler import make_backend
     from triton.runtime.jit import create_function_from_signature
+    from triton.tools.tensor_descriptor import TensorDescriptor
 
     function = call.function
     compiler = make_backend(building.target(arch))
     bind = create_function_from_signature(function.signature, function.params, compiler)
     values = dict(call.constants)
     for argument, value in zip(call.arguments, call.values, strict=True):
-        tensor = Tensor(argument.kind, nbytes.get(str(value), 0))
-        values[argument.name] = tensor if argument.pointer else value
+        values[argument.name] = value
+        if isinstance(value, building.TensorBlocks):
+            base = Tensor(argument.kind, nbytes[value.tensor])
+            base.dtype.itemsize = dtype(argument.kind).bits // 8
+            shape, strides, block = value.shape, value.strides, argument.block
+            values[argument.name] = TensorDescriptor(base, shape, strides, list(block))
+        elif argument.pointer:
+            values[argument.name] = Tensor(argument.kind, nbytes.get(str(value), 0))
     bound, specialization, _ = bind(**values)
     _, signature, constants, attributes = function._pack_args(
         compiler, {}, bound, specialization, None

@@ -134,7 +134,9 @@ def test_hoppers_persistent_kernel_compiles():
     told = backend.compile(problem, config, info("sm_90"))
     assert told.name == "gemm_persistent"
     plan = _planner(problem).plan(problem, config, info("sm_90"))
-    assert plan.calls[0].build("sm_90").scratch_bytes > 0  # where its descriptors are made
+    built = plan.calls[0].build("sm_90")
+    assert [layout["block_size"] for layout in built.maps] == [[64, 32], [32, 32], [64, 32]]
+    assert built.scratch_bytes == 0  # the kernel makes no descriptors
 
 
 @pytest.mark.parametrize("kind", ["f8e4m3", "i8"])
@@ -152,12 +154,14 @@ def test_bytes_with_k_innermost_reach_the_wide_matrix_unit(kind):
 
 def test_warps_that_load_and_warps_that_multiply():
     problem = ops.parse("gemm m=128 n=128 k=256 dtype=bf16 tb=t")
-    config = {"persistent": True, "block_m": 128, "block_n": 128, "block_k": 64, "num_warps": 4}
+    config = {"persistent": True, "block_m": 64, "block_n": 128, "block_k": 64, "num_warps": 4}
     config |= {"specialize": True, "split_k": 1}
     plan = _planner(problem).plan(problem, config, info("sm_90"))
     assert plan.calls[0].build("sm_90").threads > 128  # the launch has the loading warps too
-    with pytest.raises(Unsupported):
-        backend.compile(problem, {"persistent": False, "specialize": True}, info("sm_90"))
+    refused = ({"persistent": False}, {"block_m": 128}, {"block_m": 32}, {"num_warps": 8})
+    for change in (*refused, {"block_n": 256}):
+        with pytest.raises(Unsupported):
+            _planner(problem).plan(problem, {**config, **change}, info("sm_90"))
 
 
 @pytest.mark.parametrize("kind", ["bf16", "f8e4m3"])

@@ -80,7 +80,7 @@ CASES = [
     ("gemm m=70 n=52 k=80 dtype=i8 ta=t", {**GEMM, "persistent": True}, "sm_90"),
     (
         "gemm m=64 n=80 k=96 dtype=f16 tb=t",
-        {**GEMM, "persistent": True, "specialize": True},
+        {**GEMM, "block_m": 64, "num_warps": 4, "persistent": True, "specialize": True},
         "sm_90",
     ),
     ("gemm m=24 n=144 k=96 dtype=f16 tb=t beta=2.0", {**SWAPPED, "persistent": True}, "sm_90"),

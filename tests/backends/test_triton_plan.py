@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kernelmark import ops
 from kernelmark.backends.triton import _plan, _planner, backend, gemm
 from kernelmark.backends.triton.configs import ceil_div, check_config, power_of_two
+from kernelmark.backends.triton.launch import TensorBlocks
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
 from kernelmark.tune.install.emitters.aiter import to_bucket
@@ -349,9 +350,10 @@ def test_operands_are_copied_where_that_pays(key, arch, copied):
     problem = ops.parse(key)
     plan = _planner(problem).plan(problem, {}, info(arch))
     assert list(plan.named_bytes) == copied
-    read = plan.calls[plan.main].values
-    assert set(copied) <= set(read)
-    assert not {place.split()[1] for place in copied} & set(read)
+    values = plan.calls[plan.main].values
+    read = {v.tensor if isinstance(v, TensorBlocks) else v for v in values}
+    assert set(copied) <= read
+    assert not {place.split()[1] for place in copied} & read
 
 
 @needs_triton
@@ -420,13 +422,14 @@ def test_what_would_have_no_effect_is_refused(key, config, values):
         ("gemm m=512 n=6144 k=4096 dtype=bf16 tb=t", (128, 256, 64, False)),
     ],
 )
-def test_hopper_s_default_reads_by_descriptors_unless_k_is_split(key, tile):
+def test_hopper_s_rules_read_by_descriptors_unless_k_is_split(key, tile):
     problem, gpu = ops.parse(key), info("sm_90")
-    config = backend.default(problem, gpu)
+    # Not the backend's default, which the shipped times choose.
+    config = _planner(problem).default(problem, gpu)
     assert tuple(config[x] for x in ("block_m", "block_n", "block_k", "swap")) == tile
     assert config["persistent"]
     assert backend.space(problem, gpu).forbids(config) is None
-    (call,) = _plan(problem, {}, gpu).calls
+    (call,) = _plan(problem, config, gpu).calls
     assert [argument.block for argument in call.arguments[:2]] == [
         (config["block_m"], config["block_k"]),
         (config["block_n"], config["block_k"]),
@@ -473,8 +476,8 @@ def test_descriptors_that_cannot_address_a_convolution_are_refused(key, arch):
 
 
 @needs_triton
-def test_the_persistent_kernel_may_be_asked_for_where_the_default_splits_k():
+def test_the_persistent_kernel_may_be_requested_where_the_rules_split_k():
     problem = ops.parse("gemm m=128 n=1024 k=16384 dtype=bf16 tb=t")
-    assert int(backend.default(problem, info("sm_90"))["split_k"]) > 1
+    assert int(_planner(problem).default(problem, info("sm_90"))["split_k"]) > 1
     (call,) = _plan(problem, {"persistent": True}, info("sm_90")).calls
     assert call.function.__name__ == "gemm_persistent"

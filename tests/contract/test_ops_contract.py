@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from kernelmark import ops
+from kernelmark.ops.batched_gemm_quant import group_rounded
 from kernelmark.testing import OpContract
 
 
@@ -231,7 +232,12 @@ class TestMoe(OpContract):
     def dense(self, problem, arrays):
         n = problem.dims["n"]
         out = np.zeros_like(arrays["x"])
-        if problem.options:
+        scale = problem.options.get("scale", "none")
+        if scale != "none":
+            arrays |= {name: self.scaled(arrays, name, scale) for name in ("w1", "w2")}
+            group = 128 if scale == "block" else problem.dims["k"]
+            arrays["x"] = group_rounded(arrays["x"], group, problem.dtypes["w"])
+        if "w_order" in problem.options:
             arrays |= {name: self.untiled(arrays[name]) for name in ("w1", "w2")}
         for t, slot in np.ndindex(arrays["ids"].shape):
             expert = int(arrays["ids"][t, slot])
@@ -240,6 +246,13 @@ class TestMoe(OpContract):
             h = gate / (1 + np.exp(-gate)) * up
             out[t] += arrays["weights"][t, slot] * (arrays["w2"][expert] @ h)
         return out
+
+    @staticmethod
+    def scaled(arrays, name, scale):
+        factors, weights = arrays[f"{name}_scale"], arrays[name]
+        if scale == "block":
+            return weights * np.kron(factors, np.ones((128, 128)))
+        return weights * factors.reshape(*factors.shape, *[1] * (3 - factors.ndim))
 
     @staticmethod
     def untiled(weights):

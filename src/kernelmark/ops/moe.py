@@ -280,9 +280,9 @@ def _token(problem: Problem, inputs: Inputs, token: int, columns: Ints) -> Refer
     top_w1 = largest("w1", weight_bound(k))
     if small is not None:
         top_w1 = largest("w1_scale", weight_bound(k)) * largest("w1", 1.0)
-        x, step = _quantised(problem, x)
+        x, steps = _quantised(problem, x)
         # A division that is not correctly rounded may move one element to its neighbour.
-        summed = 2 * step.max() * top_w1
+        summed = 2 * steps.max() * top_w1
     else:
         summed = 0.0
     summed += accumulation(k, summed_as, acc) * top_w1 * np.abs(x).sum()

@@ -39,6 +39,7 @@ _OPS = (
     "!*w_order=tiled",
     *("!*f64", "!*acc=f16", "!attention *dtype=f32*", "!moe *=f32"),
 )
+_NO_OCP = ("!*=f8e4m3", "!*=f8e4m3 *", "!*a8w8_group")  # gfx942 has the fnuz floats
 
 
 class TritonBackend(Backend):
@@ -50,9 +51,7 @@ class TritonBackend(Backend):
         f"on hip {ON_AMD}"
     )
     device_kinds = ("cuda", "hip")
-    supports_examples = FrozenDict(
-        {"sm_90": (*_OPS, "!*fnuz*"), "gfx942": (*_OPS, "!*=f8e4m3 *", "!*a8w8_group")}
-    )
+    supports_examples = FrozenDict({"sm_90": (*_OPS, "!*fnuz*"), "gfx942": (*_OPS, *_NO_OCP)})
 
     def available(self) -> str | None:
         if importlib.util.find_spec("triton") is None:

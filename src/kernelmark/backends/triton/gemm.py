@@ -68,6 +68,9 @@ _NO_SLICES, _PERSISTENT_SPLIT = (
     Reason("there are no slices of k to sum"),
     Reason("the persistent kernel does not split k"),
 )
+_SPECIALIZED_TILE = Reason(
+    "specialize wants 4 warps and tiles of 64 rows and up to 128 columns, after a swap"
+)
 _DESCRIPTORS_ALIGNMENT = Reason("rows are not a multiple of 16 bytes, as descriptors need")
 
 
@@ -147,6 +150,17 @@ def _descriptors_fit(problem: Problem, info: DeviceInfo, config: Config) -> bool
     blocks = (int(config[f"block_{x}"]) for x in "mnk")
     # All batches share one descriptor: a block must not reach into the next matrix.
     return batch == 1 or not any(s % block for s, block in zip((m, n, k), blocks, strict=True))
+
+
+def _can_specialize(config: Config, info: DeviceInfo) -> bool:
+    """Return whether Triton 3.6 to 3.9 can give the warps of the persistent kernel different work.
+
+    On Hopper they halve a larger tile between two groups of warps, and fail because the block of a
+    descriptor made on the host is fixed. With smaller tiles or more warps they ignore it."""
+    tile = int(config["block_m"]), int(config["block_n"])
+    rows, columns = tile[::-1] if config.get("swap") else tile
+    fits = rows == 64 and columns <= 128 and config["num_warps"] == 4
+    return fits or level(info) != 90
 
 
 class _Rules:
@@ -498,6 +512,8 @@ def _as_stored(problem: Problem, chosen: dict[str, Any], info: DeviceInfo) -> Ke
             raise Unsupported(f"descriptors cannot address these operands on {info.arch}")
         if chosen.get("fused_sum"):
             raise Unsupported(_NO_SLICES)
+        if chosen.get("specialize") and not _can_specialize(chosen, info):
+            raise Unsupported(_SPECIALIZED_TILE)
         return KernelPlan(calls=(_persistent(problem, chosen, info),))
     if chosen.get("specialize"):
         raise Unsupported("only the persistent kernel gives its warps different work")

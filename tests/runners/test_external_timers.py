@@ -179,8 +179,9 @@ def test_the_profiler_has_the_time_limit_of_a_case_and_an_account_of_its_own(mon
     assert most_s > 7.0, "the worker must have time to end ncu and tell what it measured"
     given: list[float] = []
 
-    def executed(case, device, process, on_phase, *, profile_s):
+    def executed(case, device, process, on_phase, *, profile_s, cutoff_s):
         given.append(profile_s)
+        assert cutoff_s is None
         return failure(case, device.info, Status.UNSUPPORTED, "no", started=0.0)
 
     monkeypatch.setattr("kernelmark.runners.execute.execute", executed)

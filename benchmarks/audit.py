@@ -26,18 +26,10 @@ from typing import Any
 
 import numpy as np
 
-from kernelmark.api.tuner_audit import (
-    AuditPlan,
-    AuditReport,
-    RowVerdict,
-    TunedFile,
-    audit,
-    contests,
-    read_file,
-    stable_text,
-)
+from kernelmark.api.tuner_audit import TunedFile, audit, contests, read_file, stable_text
 from kernelmark.core.result import Case, Result
 from kernelmark.runners.ab import Rule
+from kernelmark.tune.recorded.audited import AuditPlan, AuditReport, RowVerdict
 from kernelmark.tune.recorded.base import AuditFacts
 from kernelmark_dev import evidence
 from kernelmark_dev.results import make_result

@@ -22,15 +22,7 @@ from typing import Any
 from _gpu import gpu_info
 
 from kernelmark import ops
-from kernelmark.api.tuner_audit import (
-    AuditPlan,
-    AuditReport,
-    RowVerdict,
-    audit,
-    contests,
-    read_file,
-    stable_text,
-)
+from kernelmark.api.tuner_audit import audit, contests, read_file, stable_text
 from kernelmark.backends.triton import backend as triton
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.immutable import FrozenDict
@@ -43,6 +35,7 @@ from kernelmark.runners.jobs import MeasureCase
 from kernelmark.runners.local import LocalRunner
 from kernelmark.stats.paired import Looks
 from kernelmark.tune.install.emitters.nearest import default_settings, parse_name
+from kernelmark.tune.recorded.audited import AuditPlan, AuditReport, RowVerdict
 from kernelmark.tune.recorded.base import AuditFacts
 from kernelmark.tune.strategies.base import Points
 from kernelmark_dev import evidence

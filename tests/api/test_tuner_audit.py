@@ -6,8 +6,6 @@ import pytest
 
 from kernelmark import ops
 from kernelmark.api.tuner_audit import (
-    AuditPlan,
-    RowVerdict,
     audit,
     contests,
     flip_rate,
@@ -23,6 +21,7 @@ from kernelmark.core.result import Case, Status
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.runners.ab import Pair, Row, Rule
 from kernelmark.stats.paired import Looks, paired_verdict
+from kernelmark.tune.recorded.audited import AuditPlan, RowVerdict
 from kernelmark.tune.recorded.base import Applied, AuditFacts, Contender
 from kernelmark_dev.results import make_result
 

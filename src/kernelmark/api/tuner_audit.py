@@ -24,7 +24,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 from kernelmark import backends
@@ -36,84 +35,18 @@ from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import prefixed
 from kernelmark.core.result import Case, RunState, Space, Status
-from kernelmark.core.timing import Timing
-from kernelmark.core.verdict import INTERRUPTED, NOTHING, REGRESSION, SOME_FAILED, VerdictStatus
+from kernelmark.core.verdict import VerdictStatus
 from kernelmark.runners import kernel_files, targets
-from kernelmark.runners.ab import ROUND, OnEvent, Opener, Pair, Row, Rule, Side
+from kernelmark.runners.ab import OnEvent, Opener, Pair, Row, Side
 from kernelmark.tune.install.emitters.base import CannotWrite
 from kernelmark.tune.recorded import format_of
-from kernelmark.tune.recorded.base import (
-    Applied,
-    AuditFacts,
-    ChoiceFormat,
-    Contender,
-    RecordedChoice,
-)
+from kernelmark.tune.recorded.audited import AuditedRow, AuditPlan, AuditReport, Regret, RowVerdict
+from kernelmark.tune.recorded.base import Applied, ChoiceFormat, Contender, RecordedChoice
 from kernelmark.workloads.importers import ResultFile
 
 _SIDES = (Side(name="other"), Side(name="choice"))
 # Points of a space that are drawn for each alternative: some are equal in code or do not compile.
 _LISTED = 4096
-
-
-class RowVerdict(StrEnum):
-    """The verdict on a recorded choice."""
-
-    SLOWER = "slower than default"
-    BEATEN = "beaten"  # an alternative is faster
-    FAILED = "failed"  # the choice does not run or is wrong, and another contender is not
-    TIED = "tied"  # no contender is faster, and at least one is as fast
-    BEST = "best"  # faster than every contender
-    UNSURE = "unsure"
-    UNMEASURED = "not measured"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Regret:
-    """How much slower a choice is than the best contender: 0.1 is 10 %; 0 if none is faster."""
-
-    value: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditedRow:
-    """The verdict on a row. `pairs` are its contenders, each against the choice; `stable` is the
-    choice to write, and `flips` the share of processes in which another contender than the usual
-    one was the fastest."""
-
-    file: str
-    row: RecordedChoice
-    verdict: RowVerdict
-    reason: str
-    pairs: tuple[Row, ...] = ()
-    default: Row | None = None
-    regret: Regret | None = None
-    ties: tuple[Contender, ...] = ()
-    flips: float | None = None
-    stable: Contender | None = None
-    applied: Applied = Applied.UNKNOWN
-
-    @property
-    def is_changed(self) -> bool:
-        return self.stable is not None and self.stable != self.row.choice
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditPlan:
-    """What to measure, and how. `processes` are the numbers of rounds, and so of fresh processes,
-    after which a pair may be decided."""
-
-    device: str = "cpu"
-    facts: AuditFacts = dataclasses.field(default_factory=AuditFacts)
-    format: str = ""
-    alternatives: int = 4
-    rule: Rule = dataclasses.field(default_factory=Rule)
-    timing: Timing = ROUND
-    timeout_s: float = 300.0
-    jobs: int = 0
-    log: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,29 +57,6 @@ class TunedFile:
     format: ChoiceFormat
     content: ResultFile
     rows: tuple[RecordedChoice, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditReport:
-    """The audited rows of all files, in their order."""
-
-    plan: AuditPlan
-    rows: tuple[AuditedRow, ...]
-    state: RunState = RunState.DONE
-
-    def count(self, verdict: RowVerdict) -> int:
-        return sum(row.verdict is verdict for row in self.rows)
-
-    @property
-    def code(self) -> int:
-        """The exit code: 1 if a choice is slower than its default or beaten, or fails."""
-        if self.state is RunState.INTERRUPTED:
-            return INTERRUPTED
-        if self.count(RowVerdict.SLOWER) + self.count(RowVerdict.BEATEN):
-            return REGRESSION
-        if self.count(RowVerdict.FAILED):
-            return SOME_FAILED
-        return NOTHING if self.count(RowVerdict.UNMEASURED) == len(self.rows) else 0
 
 
 def read_file(path: Path, plan: AuditPlan) -> TunedFile:

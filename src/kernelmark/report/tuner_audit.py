@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kernelmark.api.tuner_audit import AuditedRow, AuditReport, RowVerdict
 from kernelmark.core.files import csv_text, json_text
 from kernelmark.core.result import config_key
 from kernelmark.core.units import counted
@@ -21,6 +20,7 @@ from kernelmark.report.tables import (
     record,
     tabulate,
 )
+from kernelmark.tune.recorded.audited import AuditedRow, AuditReport, RowVerdict
 
 if TYPE_CHECKING:
     from kernelmark.runners.ab import Row

@@ -26,7 +26,8 @@ from kernelmark.core.units import counted
 from kernelmark.core.verdict import INTERRUPTED
 
 if TYPE_CHECKING:
-    from kernelmark.api.tuner_audit import AuditPlan, AuditReport, Contest, TunedFile
+    from kernelmark.api.tuner_audit import Contest, TunedFile
+    from kernelmark.tune.recorded.audited import AuditPlan, AuditReport
     from kernelmark.tune.recorded.base import AuditFacts
 
 AUDIT = "Audit"
@@ -146,12 +147,13 @@ def audit(
     """
     from kernelmark.api import tuner_audit
     from kernelmark.runners.targets import find
+    from kernelmark.tune.recorded.audited import AuditPlan
 
     compared = ComparedOptions(
         selection=o.Selection(), timing=timing, rounds=processes, alpha=alpha, delta=delta
     )
     info = find(device)[1]
-    plan = tuner_audit.AuditPlan(
+    plan = AuditPlan(
         device=info.name,
         facts=_facts(key, kernel, values),
         format=form,
@@ -214,8 +216,9 @@ def _text(path: Path) -> str:
 
 def _check_output(output: Path, file: TunedFile) -> None:
     """Raise UsageError before measuring if the stable file cannot be written."""
-    from kernelmark.api.tuner_audit import AuditPlan, AuditReport, stable_text
+    from kernelmark.api.tuner_audit import stable_text
     from kernelmark.tune.folder import check_writable
+    from kernelmark.tune.recorded.audited import AuditPlan, AuditReport
 
     stable_text(file, AuditReport(plan=AuditPlan(), rows=()))
     check_writable(output.expanduser())

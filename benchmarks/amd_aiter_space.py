@@ -98,7 +98,7 @@ def main() -> None:
         bars=bars,
         figures={"outside": outside},
     )
-    print(evidence.told(bars))
+    print(evidence.bars_text(bars))
     sys.exit(0 if all(holds for _, _, holds in bars) else 1)
 
 

@@ -158,7 +158,7 @@ def main() -> None:
         figures={"cases": [shortened(row) for row in rows]},
         libraries=evidence.libraries("triton"),
     )
-    print(evidence.told(bars))
+    print(evidence.bars_text(bars))
     sys.exit(0 if all(holds for _, _, holds in bars) else 1)
 
 

@@ -189,7 +189,7 @@ def main() -> None:
             "caches": caches,
         },
     )
-    print(evidence.told(bars))
+    print(evidence.bars_text(bars))
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ def main() -> int:
         device=info,
         libraries=evidence.libraries("numpy" if kind == "cpu" else "torch"),
     )
-    print(evidence.told(bars))
+    print(evidence.bars_text(bars))
     return 0 if all(turns) else 1
 
 

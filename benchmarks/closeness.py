@@ -256,7 +256,7 @@ def main() -> int:
         device=find("cpu")[1],
         libraries=evidence.libraries("numpy", "torch"),
     )
-    print(evidence.told(bars))
+    print(evidence.bars_text(bars))
     return 0 if all(holds for *_, holds in bars) else 1
 
 

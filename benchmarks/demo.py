@@ -66,7 +66,7 @@ def main() -> None:
     figures = {"first_s": first_s, "again_s": again_s, "ops": ops, "rows_ok": rows}
     evidence.write(RESULTS, title="The demo in a fresh clone", bars=bars, figures=figures)
     print(table)
-    print(evidence.told(bars))
+    print(evidence.bars_text(bars))
 
 
 if __name__ == "__main__":

@@ -167,7 +167,7 @@ def main() -> int:
     steps = of_steps(20 if options.quick else 200)
     show(rules, suites, ab_suites, steps)
     bars = bars_of(rules, ab_suites)
-    print("\n" + evidence.told(bars))
+    print("\n" + evidence.bars_text(bars))
     print(f"{time.perf_counter() - began:.0f} s")
     target = options.json or (None if options.quick else RESULTS)
     if target is not None:

@@ -89,7 +89,7 @@ def main() -> int:
         ("the main cause is named", f"{named} of {len(rows)}", named == len(rows)),
     ]
     evidence.write(given.output, title="kmark aa: planted noise", bars=bars, figures={"rows": rows})
-    print(evidence.told(bars))
+    print(evidence.bars_text(bars))
     return 0 if all(holds for _, _, holds in bars) else 1
 
 

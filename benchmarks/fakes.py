@@ -377,7 +377,7 @@ def beside(tries: int, info: DeviceInfo, output: Path) -> int:
             not refused,
         )
     ]
-    print(evidence.told(bars))
+    print(evidence.bars_text(bars))
     figures = {
         "cases": rows_of(results, by_file=True),
         "unreliable": unreliable,
@@ -434,7 +434,7 @@ def main() -> int:
         figures["limits"] = rows_of(run(given.device, limits, what=""), by_file=True)
         report("known not to be caught", figures["limits"])
 
-    print(evidence.told(bars))
+    print(evidence.bars_text(bars))
     if not (given.quick or given.only):
         evidence.write(
             given.output or ROOT / "benchmarks" / "results" / RESULTS[kind],

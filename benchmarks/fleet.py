@@ -356,7 +356,7 @@ def main() -> int:
     options = parser.parse_args()
     title, measure = PARTS[options.part]
     bars, figures = measure(options)
-    print(evidence.told(bars))
+    print(evidence.bars_text(bars))
     if not options.quick:
         target = options.output or RESULTS / f"fleet_{options.part}.json"
         evidence.write(target, title=title, bars=bars, figures=figures)

@@ -277,7 +277,7 @@ def main() -> int:
                 figures[name][what] = work()
                 print(f"{name:10} {what:16} {figures[name][what]}", flush=True)
     bars = bars_of(figures)
-    print("\n" + evidence.told(bars))
+    print("\n" + evidence.bars_text(bars))
     print(f"{time.perf_counter() - began:.0f} s")
     target = options.json or (None if options.quick else RESULTS)
     if target is not None:

@@ -181,7 +181,7 @@ def run(given: argparse.Namespace, folder: Path) -> int:
         "evaluations": given.evaluations,
     }
     bars = judged(rows, spec, candidates, amd, listed_s)
-    print(evidence.told(bars))
+    print(evidence.bars_text(bars))
     if disturbed := [outcome.name for outcome in outcomes if outcome.disturbed]:
         print(f"{len(disturbed)} finals were disturbed: run it again with --folder {folder}")
     if not given.quick:

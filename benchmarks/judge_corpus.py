@@ -81,7 +81,7 @@ def main() -> int:
     figures |= {"jobs": options.jobs, "not_judged": len(keys) - len(rows)}
     bars = bars_of(figures)
     _print(figures)
-    print(evidence.told(bars))
+    print(evidence.bars_text(bars))
     if options.json:
         evidence.write(
             options.json,

@@ -168,7 +168,7 @@ def main() -> int:
             rows.append(measure(problem, options.device, backend, templates, options.rounds))
             print(text(rows[-1]), flush=True)
     held = bars(rows)
-    print(evidence.told(held))
+    print(evidence.bars_text(held))
     if options.json:
         evidence.write(
             Path(options.json),

@@ -57,7 +57,7 @@ def main() -> int:
             figures={"lines": lines, "forms": figures, "load_1min": os.getloadavg()[0]},
             device=registry.get("cpu").infos()[0],
         )
-    print(f"\n{evidence.told(found)}")
+    print(f"\n{evidence.bars_text(found)}")
     return 0 if options.quick or all(holds for _, _, holds in found) else 1
 
 

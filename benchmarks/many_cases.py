@@ -186,7 +186,7 @@ def main() -> int:
             resume_s <= COMMAND_S,
         ),
     ]
-    print(evidence.told(bars))
+    print(evidence.bars_text(bars))
     if not options.quick:
         figures = {
             "case_ms": round(alone_ms, 2),

@@ -118,7 +118,7 @@ def main() -> int:
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         figures = measured(Path(name), quick=options.quick)
     found = bars(figures)
-    print(evidence.told(found))
+    print(evidence.bars_text(found))
     if not options.quick:
         title = "Outputs: plot, site and history"
         evidence.write(RESULTS, title=title, bars=found, figures=figures)

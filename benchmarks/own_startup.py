@@ -64,7 +64,7 @@ def main() -> int:
         for kind, some in zip(("time", "CPU time"), figures.values(), strict=True)
         for name in BODIES
     ]
-    print(evidence.told(bars))
+    print(evidence.bars_text(bars))
     device = find(options.device)[1]
     evidence.write(
         RESULTS / ("own_startup.json" if device.kind == "cpu" else "gpu_own_startup.json"),

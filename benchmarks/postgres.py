@@ -73,7 +73,7 @@ def main() -> int:
                 "SQLAlchemy": sqlalchemy.__version__,
             },
         )
-    print(f"\n{evidence.told(found)}")
+    print(f"\n{evidence.bars_text(found)}")
     return 0 if all(holds for _, _, holds in found) else 1
 
 

@@ -100,7 +100,7 @@ def main() -> int:
     table = aggregate(done, spaces)
     show(table, done, spaces)
     bars = bars_of(table)
-    print("\n" + evidence.told(bars))
+    print("\n" + evidence.bars_text(bars))
     print(f"{time.perf_counter() - began:.0f} s")
     target = options.json or (None if options.quick or options.only else RESULTS)
     if target is not None:
@@ -400,7 +400,7 @@ def prior(options: argparse.Namespace) -> int:
             all(p >= c for p, c in zip(means["prior"], means["cold"], strict=True)),
         ),
     ]
-    print("\n" + evidence.told(bars))
+    print("\n" + evidence.bars_text(bars))
     evidence.write(
         options.json or RESULTS.with_name("search_prior.json"),
         title="Searches with a prior from other shapes and GPUs",

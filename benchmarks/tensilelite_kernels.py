@@ -82,7 +82,7 @@ def main() -> None:
         figures=figures,
         libraries=versions,
     )
-    print(evidence.told(bars))
+    print(evidence.bars_text(bars))
     sys.exit(0 if all(holds for _, _, holds in bars) else 1)
 
 

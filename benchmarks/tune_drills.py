@@ -103,7 +103,7 @@ def main() -> None:
     }
     if not given.quick:
         evidence.write(given.output, title="Drills of the tuner", bars=bars, figures=figures)
-    print(evidence.told(bars))
+    print(evidence.bars_text(bars))
     sys.exit(0 if all(holds for _, _, holds in bars) else 1)
 
 

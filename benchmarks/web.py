@@ -104,7 +104,7 @@ def main() -> int:
             device=registry.get("cpu").infos()[0],
             libraries={"fastapi": fastapi.__version__, "uvicorn": uvicorn.__version__},
         )
-    print(f"\n{evidence.told(found)}")
+    print(f"\n{evidence.bars_text(found)}")
     return 0 if options.quick or all(holds for _, _, holds in found) else 1
 
 

@@ -321,7 +321,7 @@ def report(
     print(f"A/A by ABBA: {counted(same)}; by blocked order {late} of {len(same)} false")
     for effect, some in by_effect.items():
         print(f"+{100 * effect:g} %: {counted(some)}")
-    print(evidence.told(bars))
+    print(evidence.bars_text(bars))
 
 
 def of_problem(key: str, one: dict[str, Any], tracks: Sequence[Track]) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def main() -> None:
         device=info,
         libraries=backends.find(given.backend).libraries(),
     )
-    print(evidence.told(bars))
+    print(evidence.bars_text(bars))
 
 
 def compared(backend: str, device: str, duty: Duty, rounds: int) -> AbReport:

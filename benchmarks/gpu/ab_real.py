@@ -121,7 +121,7 @@ def write(
     print(audit(report))
     for row in failed:
         print(f"{row['problem']}: {row['reason']}")
-    print(evidence.told(bars))
+    print(evidence.bars_text(bars))
 
 
 if __name__ == "__main__":

@@ -253,7 +253,7 @@ def main() -> None:
         device=device.info,
         libraries=evidence.libraries("torch", "triton", "cublaslt"),
     )
-    print(evidence.told(bars))
+    print(evidence.bars_text(bars))
 
 
 if __name__ == "__main__":

@@ -157,7 +157,7 @@ def main() -> None:
         device=info,
         libraries=evidence.libraries("triton", "torch"),
     )
-    print(evidence.told(bars))
+    print(evidence.bars_text(bars))
 
 
 def audited(paths: list[Path], plan: AuditPlan) -> tuple[AuditReport, float]:

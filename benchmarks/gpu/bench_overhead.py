@@ -177,7 +177,7 @@ def main() -> int:
         evidence.write(
             output, title=title, bars=found, figures={"rows": rows}, device=info, libraries=versions
         )
-    print(evidence.told(found))
+    print(evidence.bars_text(found))
     return 0 if all(holds for *_, holds in found) else 1
 
 

@@ -132,7 +132,7 @@ def main() -> None:
     for one in rows:
         print(one)
     bars = judge(rows)
-    print(evidence.told(bars))
+    print(evidence.bars_text(bars))
     figures = {"processes": len(processes), "cases": rows}
     title = "Runs at the power cap, as measured and at one clock"
     evidence.write(given.output, title=title, bars=bars, figures=figures, device=info)

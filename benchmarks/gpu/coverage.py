@@ -238,7 +238,7 @@ def main() -> None:
     table = Counter((r.case.backend, r.case.problem.op, str(r.status)) for r in results)
     for key, count in sorted(table.items()):
         print(*key, count)
-    print("\n".join(filter(None, [left_out, evidence.told(bars)])))
+    print("\n".join(filter(None, [left_out, evidence.bars_text(bars)])))
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ def main() -> int:
         device=info,
         libraries=evidence.libraries("triton", "cublaslt"),
     )
-    print(evidence.told(bars))
+    print(evidence.bars_text(bars))
     return 0 if all(holds for _, _, holds in bars) else 1
 
 

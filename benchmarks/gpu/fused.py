@@ -158,7 +158,7 @@ def main() -> None:
     figures = {"rows": rows, "special": special, "launches": 2 * given.replays * len(rows)}
     title = "Split k summed in one launch"
     evidence.write(given.output, title=title, bars=bars, figures=figures, device=info)
-    print(evidence.told(bars))
+    print(evidence.bars_text(bars))
 
 
 if __name__ == "__main__":

@@ -117,7 +117,7 @@ def main() -> int:
         device=info,
         libraries=evidence.libraries("torch", "cublaslt"),
     )
-    print(evidence.told(bars))
+    print(evidence.bars_text(bars))
     return 0 if all(holds for *_, holds in bars) else 1
 
 

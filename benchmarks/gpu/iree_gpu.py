@@ -216,7 +216,7 @@ def main() -> None:
         libraries=backends.registry.get("iree").libraries(),
     )
     print(table(rows))
-    print(evidence.told(bars))
+    print(evidence.bars_text(bars))
 
 
 if __name__ == "__main__":

@@ -209,7 +209,7 @@ def main() -> None:
                 if "status" not in k or v != "ok"
             }
         )
-    print(evidence.told(bars))
+    print(evidence.bars_text(bars))
 
 
 if __name__ == "__main__":

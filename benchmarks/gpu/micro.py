@@ -341,7 +341,7 @@ def main() -> None:
             figures |= {"full_s": full.seconds, "full": of_session(full)}
             keep(full.whole, given.points.with_name(f"{given.points.stem}_full.json"))
             write()
-    print(evidence.told(bars))
+    print(evidence.bars_text(bars))
 
 
 def keep(results: Results, place: Path) -> None:

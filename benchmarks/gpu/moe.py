@@ -327,7 +327,7 @@ def main() -> None:
         device=info,
         libraries=evidence.libraries("torch", "triton"),
     )
-    print(evidence.told(bars))
+    print(evidence.bars_text(bars))
 
 
 if __name__ == "__main__":

@@ -508,7 +508,7 @@ def report(given: argparse.Namespace, info: DeviceInfo, rows: Sequence[Mapping[s
         print(f"algorithm {row['algo']}: {found}  {row['kernels'][0][:60]}")
     if not supports_clusters(info):
         print(f"{info.arch} has no clusters of thread blocks: the start SM was not probed")
-    print(evidence.told(bars))
+    print(evidence.bars_text(bars))
 
 
 QUICK = Counts(

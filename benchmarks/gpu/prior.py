@@ -692,7 +692,7 @@ def _report(
     evidence.write(
         options.output, title="Defaults by a prior", bars=bars, figures=figures, device=info
     )
-    print(evidence.told(bars))
+    print(evidence.bars_text(bars))
 
 
 def ship(path: Path) -> None:

@@ -625,7 +625,7 @@ def report(given: argparse.Namespace, measured: Measured) -> None:
             f"± {row['half_width']:6.2%}  {row['mean_us']:9.2f} µs  "
             f"{'modes' if row['multimodal'] else '':5}  {row['backend']:8} {row['problem']}"
         )
-    print(evidence.told(bars))
+    print(evidence.bars_text(bars))
 
 
 def report_gpus(given: argparse.Namespace) -> None:

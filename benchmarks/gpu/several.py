@@ -122,7 +122,7 @@ def main() -> None:
         print(row["problem"], row["ratio"], row["kept"], row["backend"], row["reached_us"])
     bars = bars_of(measured)
     winners = [row["backend"] for row in measured if row["kept"]]
-    print(evidence.told(bars))
+    print(evidence.bars_text(bars))
     evidence.write(
         options.output,
         title="All backends in one plan, against cuBLASLt's default",

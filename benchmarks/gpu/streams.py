@@ -108,7 +108,7 @@ def main() -> int:
         device=info,
         libraries=evidence.libraries("cublaslt"),
     )
-    print(evidence.told(bars))
+    print(evidence.bars_text(bars))
     return 0 if all(holds for _, _, holds in bars) else 1
 
 

@@ -217,7 +217,7 @@ def main() -> None:
     for result in results:
         if result.status != "ok":
             print(result.status, result.case.backend, result.case.problem.key, result.error[:200])
-    print(evidence.told(bars))
+    print(evidence.bars_text(bars))
 
 
 if __name__ == "__main__":

@@ -199,7 +199,7 @@ def main() -> None:
         device=info,
         libraries=evidence.libraries("triton"),
     )
-    print(evidence.told(bars))
+    print(evidence.bars_text(bars))
     sys.exit(0 if all(holds for _, _, holds in bars) else 1)
 
 

@@ -189,7 +189,7 @@ def main() -> None:
         )
     for row in rows:
         print({name: row[name] for name in ("true_us", "units", "unit_clock_mhz", "clock_mhz")})
-    print(evidence.told(bars))
+    print(evidence.bars_text(bars))
 
 
 if __name__ == "__main__":

@@ -310,7 +310,7 @@ def report(folder: Path, output: Path, evaluations: int) -> None:
         device=info[0] if info else None,
     )
     print(json.dumps(figures["strategies"], indent=1))
-    print(evidence.told(bars))
+    print(evidence.bars_text(bars))
 
 
 def _rows(folder: Path, plans: Sequence[TunePlan]) -> list[dict[str, Any]]:

@@ -85,7 +85,7 @@ def conclude(
     libraries: Mapping[str, str] | None = None,
 ) -> int:
     """Print the bars, write `path`, and return the exit status: 1 if a bar does not hold."""
-    sys.stdout.write(f"{told(bars)}\n")
+    sys.stdout.write(f"{bars_text(bars)}\n")
     write(path, title=title, bars=bars, figures=figures, libraries=libraries)
     return 0 if all(holds for _, _, holds in bars) else 1
 
@@ -114,7 +114,7 @@ def append_state(path: Path | None, outcome: Mapping[str, Any]) -> None:
             file.write(json.dumps(outcome) + "\n")
 
 
-def told(bars: Sequence[tuple[str, str, bool]]) -> str:
+def bars_text(bars: Sequence[tuple[str, str, bool]]) -> str:
     """The bars as lines for a terminal."""
     return "\n".join(f"{'holds' if h else 'FAILS'}  {a}: {m}" for a, m, h in bars)
 

@@ -11,9 +11,10 @@ interval spans those of all contenders, from the largest lower end to the larges
 every interval covers its own ratio. So it also holds for the best of them; it says nothing about
 configs that were not measured.
 
-A choice is changed only where another contender is proven faster. Of those that cannot be told from
-the fastest of them, the default is taken, else the first by its text. Other choices stay, so that
-an audit of an audited file changes no more than noise that is called a discovery does.
+A choice is changed only where another contender is significantly faster. Of those whose intervals
+overlap with that of the fastest, the default is taken, else the first by its text. Other choices
+stay, so that an audit of an audited file changes no more than noise that is called a discovery
+does.
 """
 
 from __future__ import annotations

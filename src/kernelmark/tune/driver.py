@@ -452,7 +452,7 @@ class Driver:
                 journal,
                 pipeline=self._pipeline,
                 pool=pool,
-                memory=self._known(plan, slot.info, before) if journal.header is None else (),
+                memory=self._starts_for(plan, slot.info, before) if journal.header is None else (),
             )
         except KernelmarkError as error:
             if journal is not None:
@@ -471,7 +471,9 @@ class Driver:
         )
         self._advance(live)
 
-    def _known(self, plan: TunePlan, info: DeviceInfo, before: Sequence[str]) -> list[Searched]:
+    def _starts_for(
+        self, plan: TunePlan, info: DeviceInfo, before: Sequence[str]
+    ) -> list[Searched]:
         """Return the searches that the starts of a plan may come from."""
         if self._memory is None or plan.follows:
             return []

@@ -21,6 +21,7 @@ from kernelmark.core.immutable import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.registry import FormatFacts
 from kernelmark.core.result import Config, ConfigValue, config_key
+from kernelmark.tune.install.emitters.base import CannotWrite
 from kernelmark.workloads.importers import ResultFile
 
 # Settings of Triton that mean the same as leaving them out.
@@ -110,7 +111,7 @@ class ChoiceFormat(ABC):
     def rewritten(self, file: ResultFile, changes: Mapping[str, Contender]) -> str:
         """Return the file's text with other choices, by `where` of their rows. The rest of the file
         is unchanged. Contenders are of the row: its default, or of the same names as its choice."""
-        raise NotImplementedError
+        raise CannotWrite(f"no tuner reads files of {self.name} back")
 
     def applied(self, file: ResultFile, row: RecordedChoice, log: str) -> Applied:
         """Return what the tuner's own log proves about a row."""
